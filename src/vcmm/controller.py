@@ -1,0 +1,390 @@
+"""`MomentumController`: a guest in the optimizer that realizes a policy exactly, step by step.
+
+In a step pre-hook it closes what was observed, asks the policy, and writes every cohort's momentum
+and learning rate; in the post-hook it puts back what was there. Between steps the optimizer looks
+as if nobody were there, so schedulers, checkpoints, fused and foreach kernels see nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from .ages import Ages
+from .checkpoint import fitting_groups, read, require_same, signature, write
+from .guard import Guard, tagged
+from .momentum import Writer, binding_of
+from .policy import Policy
+from .pool import Pool, stack_probe
+from .probe import Loss, Number, Probe, batch_of
+from .step import Step
+
+_KEY = "vcmm"  # of our state inside the optimizer's state_dict
+_BETA = "vcmm_beta"  # of the current momentum inside a param_group, for loggers
+
+
+class MomentumController:
+    """Gives each modality of an optimizer the momentum that a policy decides.
+
+    Args:
+        optimizer: any that `vcmm.momentum` has a `Binding` for, over groups tagged with a
+            `modality`, as `modal_groups` makes them. It is used as before.
+        policy: what momentum each modality should have.
+        exact: correct the bias of the time-varying momentum exactly. False is an ablation.
+        process_group: ranks whose batches count as one; None is the default group, if there is one.
+        loss: the loss whose gradient is probed: "cross_entropy", or a function of logits and target
+            that gives a value per sample.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        policy: Policy,
+        *,
+        exact: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        loss: Loss = "cross_entropy",
+    ) -> None:
+        self.optimizer = optimizer
+        self.policy = policy
+        self.exact = exact
+        self.loss: Loss = loss
+        self._writer = Writer(binding_of(optimizer))
+        if not exact and self._writer.binding.correction == "inherent":
+            raise ValueError(
+                f"{type(optimizer).__name__} needs no correction from outside, so there is none to "
+                "leave out; drop exact=False"
+            )
+        base = {name: float(beta) for name, beta in self._base().items()}
+        if not base:
+            raise ValueError(
+                "no parameter group carries a modality; build the optimizer over "
+                "modal_groups(model, audio=model.audio, video=model.video)"
+            )
+        self._object_to_settings()
+        policy.check(base)
+        self._ages = Ages()
+        self._pool = Pool(base, process_group, self._device())
+        self._betas: dict[str, Number] = {}
+        self._unmeasured = dict.fromkeys(base, 0)
+        self._discarded = 0
+        self._step = Step(optimizer, self._writer, self._ages)
+        self._by_hand = False
+        self._record: dict[str, Any] | None = None  # found in an optimizer state that is loading
+        self._guard = Guard()
+        self._handles: list[RemovableHandle] = []
+        self.attach()
+
+    def observe(
+        self,
+        target: Tensor,
+        /,
+        *,
+        mask: Tensor | None = None,
+        **modalities: tuple[Tensor, Tensor],
+    ) -> None:
+        """Measure a batch: call it once per forward, before `optimizer.step()`.
+
+        Args:
+            target: what the loss compares the logits with. Class ids of -100 do not count.
+            mask: true where a sample, or a token, counts; all do by default.
+            modalities: (features, logits) of each modality's own head. One may be absent.
+        """
+        self._require_hooks()
+        if self._guard.step_was_skipped(self.optimizer):
+            self.discard()
+        for modality, pair in modalities.items():
+            if modality not in self._pool.streams:
+                self._open(modality)
+            batch = batch_of(modality, *pair, target, self.loss, mask)
+            self._pool.streams[modality].add(batch)
+
+    @property
+    def betas(self) -> dict[str, float]:
+        """Every modality's current momentum."""
+        self._step.undo()
+        return {m: float(self._betas.get(m, base)) for m, base in self._base().items()}
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict of floats to log: audio/beta, audio/R, audio/Q, audio/rho, audio/gain, ...
+
+        audio/unmeasured counts the steps in which audio could not be measured, discarded the times
+        that observations were dropped because their step was not taken.
+        """
+        metrics = {f"{modality}/beta": beta for modality, beta in self.betas.items()}
+        metrics.update(self.policy.metrics())
+        for modality, count in self._unmeasured.items():
+            metrics[f"{modality}/unmeasured"] = float(count)
+        metrics["discarded"] = float(self._discarded)
+        return metrics
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Do by hand what the hooks do, around a compiled or captured `optimizer.step`."""
+        self._require_hooks()
+        self._begin()
+        self._by_hand = True
+        try:
+            yield
+        except BaseException:
+            self._step.undo()
+            raise
+        finally:
+            self._by_hand = False
+        self._finish()
+
+    def discard(self) -> None:
+        """Drop what was observed since the last step, when that step is not going to be taken."""
+        if self._pool:
+            self._discarded += 1
+        self._pool.discard()
+        self._guard.forget_gradient()
+
+    def attach(self, optimizer: Optimizer | None = None) -> None:
+        """Register the hooks, again if need be, or on another optimizer with the same groups."""
+        self.detach()
+        if optimizer is not None:
+            self.optimizer = self._step.optimizer = optimizer
+        hooked = self.optimizer
+        self._handles = [
+            hooked.register_step_pre_hook(self._before_step),
+            hooked.register_step_post_hook(self._after_step),
+            hooked.register_state_dict_pre_hook(self._before_save),
+            hooked.register_state_dict_post_hook(self._after_save),
+            hooked.register_load_state_dict_pre_hook(self._before_load),
+            hooked.register_load_state_dict_post_hook(self._after_load),
+        ]
+        self._guard.watch(self.optimizer)
+
+    def detach(self) -> None:
+        """Remove every hook and leave the optimizer as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._step.undo()
+        for group in self.optimizer.param_groups:
+            group.pop(_BETA, None)
+        self._pool.discard()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that must survive a restart. It also travels inside the optimizer's state_dict."""
+        self._step.undo()
+        state = {
+            "groups": signature(self.optimizer.param_groups),
+            "ages": self._ages.state_dict(self.optimizer.param_groups),
+            "betas": {modality: float(beta) for modality, beta in self._betas.items()},
+            "unmeasured": self._unmeasured,
+            "discarded": self._discarded,
+            "pool": self._pool.state_dict(),
+            "policy": self.policy.state_dict(),
+        }
+        return write(state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` gave. Nothing is changed if it does not fit."""
+        state = read(state_dict)
+        require_same(state["groups"], self.optimizer.param_groups)
+        self._step.undo()
+        before = self.policy.state_dict()
+        ages = Ages()
+        try:
+            ages.load_state_dict(state["ages"], self.optimizer.param_groups)
+            betas: dict[str, Number] = {m: float(b) for m, b in state["betas"].items()}
+            unmeasured = {m: int(state["unmeasured"][m]) for m in self._unmeasured}
+            self.policy.load_state_dict(state["policy"])
+            self._pool.load_state_dict(state["pool"])
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            self.policy.load_state_dict(before)
+            raise ValueError(f"the controller state is damaged: {error!r}") from error
+        self._ages = self._step.ages = ages
+        self._betas = betas
+        self._unmeasured = unmeasured
+        self._discarded = int(state["discarded"])
+        self._show_betas(self._base())
+        self._guard.watch(self.optimizer)
+
+    # The step
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if self._by_hand:
+            if closure is not None:
+                raise RuntimeError(
+                    "inside applied() the gradients must exist already; call optimizer.step() "
+                    "without a closure, or leave applied() out"
+                )
+            return None
+        if closure is None:
+            self._begin()
+            return None
+
+        # The optimizer calls the closure first and reads its groups afterwards.
+        def closure_then_begin() -> Any:
+            loss = closure()
+            with torch.no_grad():
+                self._begin()
+            return loss
+
+        if len(args) > 1:
+            return (args[0], closure_then_begin, *args[2:]), kwargs
+        return args, {**kwargs, "closure": closure_then_begin}
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._by_hand:
+            self._finish()
+
+    @torch.no_grad()
+    def _begin(self) -> None:
+        """Close what was observed, ask the policy, and write its answer into the groups."""
+        self._step.undo()
+        self._guard.forget_gradient()
+        if not self._pool and self._step.rehearse():
+            return
+        base = self._base()
+        self._pool.open(base)
+        probes = self._measure()
+        if probes is None:
+            self._discarded += 1
+            return
+        self._betas = self._checked(self.policy.update(probes, base), base)
+        self._step.write(self._betas, base, exact=self.exact)
+        self._show_betas(base)
+
+    def _finish(self) -> None:
+        self._step.finish()
+        self._guard.watch(self.optimizer)
+
+    def _measure(self) -> dict[str, Probe] | None:
+        """The step's probes; None if a fused kernel is going to skip it for an overflow.
+
+        One copy from device to host for all modalities together; none if the step is capturable.
+        """
+        found_inf: Tensor | None = getattr(self.optimizer, "found_inf", None)
+        self._pool.device = self._device()
+        measured = self._pool.measure()
+        if self._on_device():
+            self._pool.remember(measured)
+            self._count_unmeasured(measured)
+            return measured
+        numbers = [stack_probe(probe) for probe in measured.values()]
+        if found_inf is not None:
+            numbers.append(found_inf.double().reshape(1))
+        host: list[float] = []
+        if numbers:
+            together = torch.cat([n.to(numbers[0].device) for n in numbers])
+            host = cast(list[float], together.tolist())
+        if found_inf is not None and host.pop():
+            return None
+        rows = (Probe(*host[i : i + 4]) for i in range(0, len(host), 4))
+        probes = {m: probe for m, probe in zip(measured, rows, strict=True) if probe.measurable}
+        self._pool.remember(probes)
+        self._count_unmeasured(probes)
+        return probes
+
+    def _checked(
+        self, betas: Mapping[str, Number], base: Mapping[str, Number]
+    ) -> dict[str, Number]:
+        checked: dict[str, Number] = {}
+        on_device = self._on_device()
+        for modality, given in betas.items():
+            beta = given if on_device else float(given)
+            if modality not in base or not (isinstance(beta, Tensor) or 0 <= beta < 1):
+                raise ValueError(
+                    f"{type(self.policy).__name__} gave momentum {beta} for modality {modality!r}; "
+                    f"it must give numbers in [0, 1), for modalities among {', '.join(base)}"
+                )
+            checked[modality] = beta
+        return checked
+
+    # What is read off the optimizer
+
+    def _base(self) -> dict[str, Number]:
+        """Every modality's own momentum, as the optimizer holds it now."""
+        base: dict[str, Number] = {}
+        for group in tagged(self.optimizer):
+            beta = self._writer.binding.read(group)
+            first = base.setdefault(group["modality"], beta)
+            if isinstance(beta, float) and beta != first:
+                raise ValueError(
+                    f"groups of modality {group['modality']!r} have momenta {first} and {beta}; "
+                    "the policy moves one momentum per modality, so give all its groups the same"
+                )
+        return base
+
+    def _object_to_settings(self) -> None:
+        for group in tagged(self.optimizer):
+            if objection := self._writer.binding.objection(group):
+                raise ValueError(
+                    f"{type(self.optimizer).__name__} group of modality {group['modality']!r}: "
+                    f"{objection}"
+                )
+
+    def _on_device(self) -> bool:
+        return any(self._writer.binding.on_device(group) for group in tagged(self.optimizer))
+
+    def _device(self) -> torch.device:
+        return next(p.device for group in tagged(self.optimizer) for p in group["params"])
+
+    def _show_betas(self, base: Mapping[str, Number]) -> None:
+        for group in tagged(self.optimizer):
+            group[_BETA] = self._betas.get(group["modality"], base[group["modality"]])
+
+    def _open(self, modality: str) -> None:
+        base = self._base()
+        if modality not in base:
+            raise ValueError(
+                f"observe got modality {modality!r}, which no parameter group carries; the groups "
+                f"carry {', '.join(base)}. Rename it, or claim its parameters in modal_groups"
+            )
+        self._pool.open(base)
+
+    def _count_unmeasured(self, measured: Iterable[str]) -> None:
+        for modality in self._pool.streams.keys() - set(measured):
+            self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
+
+    def _require_hooks(self) -> None:
+        self._guard.require_hook(self._handles[0] if self._handles else None)
+        self._guard.require_seen(self.optimizer)
+
+    # Saving and loading
+
+    def _before_save(self, optimizer: Optimizer) -> None:
+        self._step.undo()
+
+    def _after_save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        state_dict[_KEY] = self.state_dict()
+
+    def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        self._step.undo()
+        state_dict = dict(state_dict)
+        self._record = state_dict.pop(_KEY, None)
+        if self._record is not None:
+            require_same(read(self._record)["groups"], optimizer.param_groups)
+        state_dict["param_groups"] = fitting_groups(
+            state_dict["param_groups"], optimizer.param_groups
+        )
+        return state_dict
+
+    def _after_load(self, optimizer: Optimizer) -> None:
+        record, self._record = self._record, None
+        if record is not None:
+            self.load_state_dict(record)
+        else:
+            self._ages.reconcile(optimizer.state)
+        self._guard.watch(self.optimizer)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For deepcopy and pickle. Hooks cannot be copied; `__setstate__` registers new ones."""
+        self._step.undo()
+        return {**self.__dict__, "_handles": [], "_guard": Guard()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.attach()

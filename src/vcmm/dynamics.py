@@ -1,0 +1,109 @@
+"""Noise R and drift Q of one stream of probes per modality, and their running means.
+
+Legend: g_t is the probe gradient of step t, R~_t its measured noise, e_t = mean(g_t^2) its energy,
+u_t = mean((g_t - g_{t-1})^2) - R~_t - R~_{t-1} the unclipped drift, an unbiased estimate of Q.
+
+| equation                                       | where                                        |
+|------------------------------------------------|----------------------------------------------|
+| Q~ = max(u_t, floor * e_t)                     | `Dynamics.update`, as published              |
+| R <- a R + (1 - a) R~, Q <- a Q + (1 - a) Q~   | `running_mean`                               |
+| Q = max(mean of u, floor * mean of e)          | `Dynamics.update`, `floor_after_smoothing`   |
+| R = R~, Q = R~ K0^2 / (1 - K0) at first        | `first_drift`                                |
+
+Clipping before smoothing biases Q upward, the more so the smaller d (Q / R)^2 is, for a probe of d
+entries; `docs/bias.md` gives the sizes. It is the published order and so the default here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+def running_mean(mean: Tensor, value: Tensor, smoothing: float) -> Tensor:
+    """a * mean + (1 - a) * value."""
+    return smoothing * mean + (1 - smoothing) * value
+
+
+def first_drift(noise: Tensor, base_gain: Tensor) -> Tensor:
+    """The Q at which the Kalman gain of Q / R~ is the base optimizer's own gain K0 = 1 - beta0."""
+    return noise * base_gain**2 / (1 - base_gain)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one step measured, one entry per modality; nan where there was nothing to measure.
+
+    `change` and `previous_noise` are nan as well where there is no earlier probe to compare with.
+    """
+
+    noise: Tensor  # R~_t
+    change: Tensor  # mean((g_t - g_{t-1})^2)
+    previous_noise: Tensor  # R~_{t-1}
+    energy: Tensor  # mean(g_t^2)
+
+
+@dataclass(slots=True)
+class Dynamics:
+    """Running means of every modality; nan until it has been measured once."""
+
+    noise: Tensor  # R
+    drift: Tensor  # Q
+    raw_drift: Tensor  # running mean of u, for the floor after smoothing
+    energy: Tensor  # running mean of e, likewise
+
+    @classmethod
+    def empty(cls, modalities: int, device: torch.device | None = None) -> Dynamics:
+        return cls(
+            *(
+                torch.full((modalities,), torch.nan, dtype=torch.float64, device=device)
+                for _ in cls.names()
+            )
+        )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in fields(cls))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Dynamics:
+        return Dynamics(*(function(getattr(self, name)) for name in self.names()))
+
+    def known(self) -> Tensor:
+        """Modalities with an estimate that says something: R = Q = 0 has no ratio."""
+        return (self.noise > 0) | (self.drift > 0)
+
+    def update(
+        self,
+        measured: Measurement,
+        base_gain: Tensor,
+        *,
+        smoothing: float,
+        floor: float,
+        subtract_noise: bool,
+        floor_after_smoothing: bool,
+    ) -> None:
+        """Take one step's measurement in. Where it is not finite the estimate stands."""
+        noise, energy = measured.noise, measured.energy
+        measurable = torch.isfinite(noise) & torch.isfinite(energy)
+        starting = measurable & torch.isnan(self.noise)
+        raw = measured.change
+        if subtract_noise:
+            raw = raw - noise - measured.previous_noise
+
+        def smooth(mean: Tensor, value: Tensor, first: Tensor) -> Tensor:
+            usable = measurable & torch.isfinite(value)
+            later = torch.where(usable, running_mean(mean, value, smoothing), mean)
+            return torch.where(starting, first, later)
+
+        start = first_drift(noise, base_gain)
+        self.noise = smooth(self.noise, noise, noise)
+        self.energy = smooth(self.energy, energy, energy)
+        self.raw_drift = smooth(self.raw_drift, raw, start)
+        if floor_after_smoothing:
+            floored = torch.maximum(self.raw_drift, floor * self.energy)
+            self.drift = torch.where(starting, start, floored)
+        else:
+            self.drift = smooth(self.drift, torch.maximum(raw, floor * energy), start)

@@ -1,0 +1,288 @@
+"""How each optimizer family spells its first moment, and how one step is given another momentum.
+
+The method asks for m_t / (1 - P_t) with P_t the product of all betas so far; Adam's kernel divides
+by 1 - beta_t^t. So for the duration of a step the group holds beta_t, and lr * c_t with
+c_t = (1 - beta_t^t) / (1 - P_t), and the unmodified kernel computes what the method asks for.
+
+| optimizer                    | correction    | written for a step                                |
+|------------------------------|---------------|---------------------------------------------------|
+| Adam, AdamW, Adamax, RAdam   | "bias"        | beta_t; lr * c_t; decoupled weight decay / c_t    |
+| SGD                          | "anchored"    | beta_t; dampening; lr (1 - prod beta0) / (1-P_t) |
+| SGD, literal=True            | "anchored"    | beta_t; dampening; lr / (1 - P_t)                 |
+| NAdam, Muon                  | "inherent"    | beta_t                                            |
+
+1 - P = -expm1(log P), so neither a short nor a long history loses digits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .ages import Age
+from .probe import Number
+
+Group = dict[str, Any]
+
+
+def _decoupled_flag(group: Group) -> bool:
+    return bool(group.get("decoupled_weight_decay", False))
+
+
+def _always(group: Group) -> bool:
+    return True
+
+
+def _no_objection(group: Group) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How an optimizer class spells momentum. Give one to `register` for a class of your own.
+
+    Args:
+        momentum: the group entry that holds it: "betas" (its first value), or a plain number.
+        correction: "bias" if the optimizer divides its first moment by 1 - beta^t; "anchored" if it
+            corrects nothing and its buffer is beta * buffer + (1 - dampening) * gradient;
+            "inherent" if nothing needs correcting, because the optimizer keeps the product of its
+            betas itself or because its update does not depend on the scale of the moment.
+        decoupled: whether a group's weight decay multiplies lr and is not part of the gradient.
+        objection: why a group's settings cannot be served, or None.
+        literal: for "anchored": m_t / (1 - P_t) in place of the buffer, to the letter. By default
+            the correction is relative to the base momentum, so that the base is plain SGD bitwise.
+        tensor_momentum: whether the optimizer's capturable kernels take betas as device tensors.
+    """
+
+    momentum: str = "betas"
+    correction: Literal["bias", "anchored", "inherent"] = "bias"
+    decoupled: Callable[[Group], bool] = _decoupled_flag
+    objection: Callable[[Group], str | None] = _no_objection
+    literal: bool = False
+    tensor_momentum: bool = False
+
+    def read(self, group: Group) -> Number:
+        """The group's own momentum, beta0; a tensor only where reading it must not wait."""
+        value = group[self.momentum]
+        if self.momentum == "betas":
+            value = value[0]
+        if isinstance(value, Tensor) and not self.on_device(group):
+            value = value.item()
+        return value
+
+    def on_device(self, group: Group) -> bool:
+        """Whether the step must not copy anything to the host: a capturable, unfused kernel."""
+        capturable = bool(group.get("capturable", False)) and not group.get("fused", False)
+        return capturable and self.tensor_momentum
+
+
+def _sgd_objection(group: Group) -> str | None:
+    if group["momentum"] == 0:
+        return "momentum is 0, so there is no memory to adapt. Use SGD(..., momentum=0.9)"
+    if group["nesterov"]:
+        return (
+            "nesterov=True applies the momentum twice, once to the newest gradient, which no "
+            "single correction undoes. Use nesterov=False"
+        )
+    if group["dampening"] != 0:
+        return "dampening must be 0: the controller needs it to scale the newest gradient itself"
+    return None
+
+
+_BINDINGS: dict[type[Optimizer], Binding] = {
+    torch.optim.Adam: Binding(tensor_momentum=True),
+    torch.optim.AdamW: Binding(decoupled=_always, tensor_momentum=True),
+    torch.optim.Adamax: Binding(decoupled=lambda group: False),
+    torch.optim.RAdam: Binding(),
+    torch.optim.NAdam: Binding(correction="inherent"),
+    torch.optim.SGD: Binding(
+        momentum="momentum",
+        correction="anchored",
+        decoupled=lambda group: False,
+        objection=_sgd_objection,
+    ),
+}
+
+_REFUSED: dict[type[Optimizer], str] = {
+    torch.optim.LBFGS: "it keeps a history of whole steps, and no moment that a beta could weigh",
+    torch.optim.SparseAdam: "it ages the rows of a parameter one by one, while its bias correction "
+    "counts the steps of the whole parameter. Use Adam with dense gradients",
+    torch.optim.RMSprop: "its momentum averages preconditioned steps, not gradients. Use Adam",
+    torch.optim.ASGD: "it averages parameters, not gradients. Use SGD with momentum",
+    torch.optim.Adadelta: "it has no first moment. Use Adam",
+    torch.optim.Adagrad: "it has no first moment. Use Adam",
+    torch.optim.Rprop: "it has no first moment. Use Adam",
+}
+# Younger than the oldest torch that is supported.
+if hasattr(torch.optim, "Muon"):
+    _BINDINGS[torch.optim.Muon] = Binding(momentum="momentum", correction="inherent")
+if hasattr(torch.optim, "Adafactor"):
+    _REFUSED[torch.optim.Adafactor] = "torch's version has no first moment. Use Adam"
+
+
+def register(optimizer: type[Optimizer], binding: Binding) -> None:
+    """Teach the controller an optimizer class, or replace what it knows of one.
+
+    Example:
+        register(MyAdam, Binding(momentum="betas", correction="bias"))
+    """
+    _BINDINGS[optimizer] = binding
+
+
+def binding_of(optimizer: Optimizer) -> Binding:
+    """The binding of an optimizer's class, or of a parent whose step it inherits unchanged."""
+    kind = type(optimizer)
+    for parent in kind.__mro__:
+        # torch wraps `step` of a class when its first object is made, so compare what is wrapped.
+        if parent in _BINDINGS and _plain_step(kind) is _plain_step(parent):
+            return _BINDINGS[parent]
+        if parent in _REFUSED:
+            raise TypeError(f"{kind.__name__} cannot be controlled: {_REFUSED[parent]}")
+    raise TypeError(
+        f"{kind.__name__} is not known. If it divides its first moment by 1 - beta1^t, as Adam "
+        f"does, write: vcmm.register({kind.__name__}, vcmm.Binding()). See the docstring of "
+        "vcmm.Binding for other kinds"
+    )
+
+
+def _plain_step(kind: type[Optimizer]) -> Callable[..., Any]:
+    return inspect.unwrap(cast(Callable[..., Any], kind.step))
+
+
+def advanced(age: Age, beta: Number, base: Number) -> Age:
+    """The age after a step with `beta`, where the optimizer's own coefficient is `base`."""
+    at_base = beta is base or (isinstance(beta, float) and beta == base)
+    return Age(
+        steps=age.steps + 1,
+        log_product=age.log_product + _log(beta),
+        log_base=age.log_base + _log(base),
+        moved=age.moved or not at_base,
+    )
+
+
+def correction(binding: Binding, after: Age, beta: Number) -> Number:
+    """c_t, by how much the step that leads to the age `after` must be scaled: see the module."""
+    if binding.correction == "inherent":
+        return 1.0
+    if binding.correction == "bias":
+        return _expm1(after.steps * _log(beta)) / _expm1(after.log_product)
+    if binding.literal:
+        return -1 / _expm1(after.log_product)
+    return _expm1(after.log_base) / _expm1(after.log_product)
+
+
+@dataclass(slots=True)
+class _Entry:
+    key: str
+    before: Any
+    after: Any
+    version: int
+    scale: Number | None  # after = before * scale
+
+
+class Written:
+    """What one group holds for the duration of one step, and what it held before."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self._entries: list[_Entry] = []
+
+    def put(self, key: str, value: Any, scale: Number | None = None) -> None:
+        version = value._version if isinstance(value, Tensor) else 0
+        self._entries.append(_Entry(key, self.group[key], value, version, scale))
+        self.group[key] = value
+
+    def undo(self) -> None:
+        """Put back what was there, or what somebody wrote since, without our factor."""
+        for entry in reversed(self._entries):
+            found = self.group[entry.key]
+            untouched = found is entry.after
+            if isinstance(found, Tensor) and untouched:
+                untouched = found._version == entry.version
+            if untouched:
+                self.group[entry.key] = entry.before
+            elif entry.scale is not None:
+                found = found / entry.scale
+                if isinstance(entry.before, Tensor):
+                    found = entry.before.copy_(torch.as_tensor(found))
+                self.group[entry.key] = found
+        self._entries = []
+
+
+class Writer:
+    """Writes momenta into groups. Tensors that a compiled step reads are filled in place."""
+
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self._scratch: dict[tuple[str, str], Tensor] = {}
+
+    def write(
+        self,
+        group: Group,
+        parameters: Iterable[Tensor],
+        slot: str,
+        *,
+        beta: Number,
+        base: Number,
+        scale: Number,
+    ) -> Written:
+        """Give `group` the momentum `beta` and the learning rate lr * `scale`."""
+        written = Written(group)
+        binding = self.binding
+        if binding.momentum == "betas":
+            first, second = group["betas"]
+            written.put("betas", (self._like(first, beta, slot, "beta"), second))
+        else:
+            written.put(binding.momentum, beta)
+        if binding.correction == "anchored":
+            ratio = 1 - beta if binding.literal else (1 - beta) / (1 - base)
+            written.put("dampening", 1 - ratio)
+        if binding.correction == "inherent":
+            return written
+        lr = group["lr"]
+        by_tensor = isinstance(lr, Tensor) or isinstance(scale, Tensor)
+        if binding.decoupled(group) and group["weight_decay"] != 0:
+            decay = group["weight_decay"]
+            if by_tensor:
+                # A kernel takes weight decay as a number alone, and a changing number would be
+                # compiled anew each step. The product is the one that the kernel itself makes.
+                for parameter in parameters:
+                    parameter.mul_(1 - lr * decay)
+                written.put("weight_decay", 0.0)
+            else:
+                written.put("weight_decay", decay / scale, 1 / scale)
+        written.put("lr", self._like(lr, lr * scale, slot, "lr"), scale)
+        return written
+
+    def _like(self, template: Any, value: Number, slot: str, name: str) -> Any:
+        """`value` as a float, or in a tensor that stays the same one from step to step."""
+        if not isinstance(template, Tensor) and not isinstance(value, Tensor):
+            return value
+        if (slot, name) not in self._scratch:
+            source = template if isinstance(template, Tensor) else value
+            self._scratch[slot, name] = torch.empty_like(torch.as_tensor(source))
+        return self._scratch[slot, name].copy_(torch.as_tensor(value))
+
+    def seed(self, parameters: Iterable[Tensor], state: Any) -> None:
+        """Give the buffers that torch's SGD would start with the first gradient a start at zero."""
+        if self.binding.correction == "anchored":
+            for parameter in parameters:
+                if state[parameter].get("momentum_buffer") is None:
+                    state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def _log(x: Number) -> Number:
+    if isinstance(x, Tensor):
+        return torch.log(x.double())
+    return math.log(x) if x > 0 else -math.inf
+
+
+def _expm1(x: Number) -> Number:
+    return torch.expm1(x) if isinstance(x, Tensor) else math.expm1(x)

@@ -1,0 +1,305 @@
+"""All that one optimizer step observes, pooled over its micro-batches and over ranks.
+
+The micro-batches of a step, and the batches of all ranks in rank order, count as one batch: the
+even-odd halves run on across them, and noise and drift are formed once, when the step is taken.
+Each modality settles once on the direct or on the Gram form (`probe.cheaper_form`), from the
+largest number of rows on any rank, so that all ranks take the same collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .probe import (
+    Batch,
+    Form,
+    Memory,
+    Probe,
+    Rows,
+    Sums,
+    cheaper_form,
+    direct_probe,
+    full_precision,
+    gram_probe,
+    half_rows,
+    half_sums,
+)
+
+
+class Extent(NamedTuple):
+    """How much was observed of one modality; zeros where nothing was."""
+
+    samples: int = 0
+    rows: int = 0
+    outputs: int = 0
+    features: int = 0
+    itemsize: int = 4
+
+
+NOTHING = Extent()
+
+
+@dataclass(slots=True)
+class Stream:
+    """One modality: what the coming step has observed so far, and the memory of the one before."""
+
+    form: Form | None = None
+    batches: list[tuple[Batch, int]] = field(default_factory=list[tuple[Batch, int]])
+    sums: Sums | None = None
+    extent: Extent = NOTHING
+    memory: Memory | None = None
+
+    def add(self, batch: Batch) -> None:
+        """Sums are taken at once where they are cheaper; rows must wait for their peers."""
+        parity = self.extent.samples % 2
+        samples, rows = batch.residuals.shape[0], batch.valid.numel()
+        outputs, features = batch.residuals.shape[-1], batch.features.shape[-1]
+        self.extent = Extent(
+            self.extent.samples + samples,
+            self.extent.rows + rows,
+            outputs,
+            features,
+            batch.residuals.dtype.itemsize,
+        )
+        # More rows only make the direct form cheaper still, so it can be chosen before they come.
+        if (self.form or cheaper_form(rows, outputs, features)) == "direct":
+            self._sum_up(batch, parity)
+        else:
+            self.batches.append((batch, parity))
+
+    def _sum_up(self, batch: Batch, parity: int) -> None:
+        sums = half_sums(batch, parity)
+        if self.sums is not None:
+            sums = Sums(self.sums.gradients + sums.gradients, self.sums.weights + sums.weights)
+        self.sums = sums
+
+    def take_sums(self) -> Sums | None:
+        """What was observed, in the direct form."""
+        for batch, parity in self.batches:
+            self._sum_up(batch, parity)
+        return self.sums
+
+    def take_rows(self) -> Rows | None:
+        """What was observed, in the Gram form."""
+        if not self.batches:
+            return None
+        pieces = [half_rows(batch, parity) for batch, parity in self.batches]
+        if len(pieces) == 1:
+            return pieces[0]
+        residuals, features, halves = zip(*pieces, strict=True)
+        return Rows(torch.cat(residuals), torch.cat(features), torch.cat(halves, dim=1))
+
+    def clear(self) -> None:
+        self.batches = []
+        self.sums = None
+        self.extent = NOTHING
+
+
+class Pool:
+    """The streams of all modalities, summed over a process group."""
+
+    def __init__(
+        self, modalities: Iterable[str], group: dist.ProcessGroup | None, device: torch.device
+    ) -> None:
+        self.streams = {modality: Stream() for modality in modalities}
+        self._group = group
+        self.device = device  # for the collectives of a rank that has observed nothing
+        self._fresh: dict[str, Memory] = {}
+
+    def __bool__(self) -> bool:
+        return any(stream.extent.samples for stream in self.streams.values())
+
+    def open(self, modalities: Iterable[str]) -> None:
+        """Have a stream for each, in this order, which must be the same on all ranks."""
+        self.streams = {m: self.streams.get(m) or Stream() for m in modalities}
+
+    def discard(self) -> None:
+        """Forget what the coming step has observed; the memory of the last one stands."""
+        for stream in self.streams.values():
+            stream.clear()
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, Probe]:
+        """Probes of the modalities that any rank has observed, as tensors; empties the pool.
+
+        They become the memory that the next step is compared with only by `remember`.
+        """
+        ranks = self._ranks()
+        with full_precision(self.device):
+            probes = self._measure_over(ranks) if ranks else self._measure_alone()
+        self.discard()
+        return probes
+
+    def remember(self, modalities: Iterable[str]) -> None:
+        """Keep the gradients just measured of these modalities as the ones of the last step."""
+        for modality in modalities:
+            self.streams[modality].memory = self._fresh[modality]
+        self._fresh = {}
+
+    def _measure_alone(self) -> dict[str, Probe]:
+        probes: dict[str, Probe] = {}
+        for modality, stream in self.streams.items():
+            if stream.extent.samples:
+                _settle(stream, stream.extent)
+                content = stream.take_sums() if stream.form == "direct" else stream.take_rows()
+                probes[modality] = self._probe(modality, content)
+        return probes
+
+    def _measure_over(self, ranks: Ranks) -> dict[str, Probe]:
+        extents = ranks.gather_extents([stream.extent for stream in self.streams.values()])
+        contents: dict[str, Sums | Rows] = {}
+        for i, (modality, stream) in enumerate(self.streams.items()):
+            column = [rank[i] for rank in extents]
+            most = Extent(*(max(values) for values in zip(*column, strict=True)))
+            if most.samples:
+                _settle(stream, most)
+                before = sum(extent.samples for extent in column[: ranks.rank])
+                contents[modality] = _content(stream, most, before % 2, self.device)
+        contents = ranks.combine(contents)
+        probes = {modality: self._probe(modality, c) for modality, c in contents.items()}
+        return ranks.same_everywhere(probes)
+
+    def _probe(self, modality: str, content: Sums | Rows | None) -> Probe:
+        memory = self.streams[modality].memory
+        if isinstance(content, Sums):
+            probe, self._fresh[modality] = direct_probe(content, memory)
+        else:
+            probe, self._fresh[modality] = gram_probe(cast(Rows, content), memory)
+        return probe
+
+    def _ranks(self) -> Ranks | None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return None
+        ranks = Ranks(self._group, self.device)
+        return ranks if ranks.size > 1 else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            modality: {
+                "form": stream.form or "",
+                "memory": {} if stream.memory is None else _memory_state(stream.memory),
+            }
+            for modality, stream in self.streams.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for modality, stream in self.streams.items():
+            saved = state[modality]
+            stream.clear()
+            stream.form = saved["form"] or None
+            stream.memory = _memory_from(saved["memory"], self.device) if saved["memory"] else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The collectives. Every rank calls the same ones in the same order, whatever it observed."""
+
+    group: dist.ProcessGroup | None
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        return dist.get_world_size(self.group)
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank(self.group)
+
+    def gather_extents(self, mine: list[Extent]) -> list[list[Extent]]:
+        """[rank][modality]."""
+        flat = torch.tensor(mine, dtype=torch.int64, device=self.device)
+        every = self._gather(flat)
+        numbers: list[list[list[int]]] = [rank.tolist() for rank in every]
+        return [[Extent(*extent) for extent in rank] for rank in numbers]
+
+    def combine(self, contents: Mapping[str, Sums | Rows]) -> dict[str, Sums | Rows]:
+        """Half sums of all modalities are added up in one collective; rows are put end to end."""
+        combined: dict[str, Sums | Rows] = {}
+        sums = {name: c for name, c in contents.items() if isinstance(c, Sums)}
+        if sums:
+            flat = torch.cat([part.flatten() for c in sums.values() for part in c])
+            dist.all_reduce(flat, group=self.group)
+            for name, content in sums.items():
+                gradients, weights, flat = flat.tensor_split(
+                    (content.gradients.numel(), content.gradients.numel() + 2)
+                )
+                combined[name] = Sums(gradients.view_as(content.gradients), weights)
+        for name, content in contents.items():
+            if isinstance(content, Rows):
+                outputs = content.residuals.shape[1]
+                table = torch.cat([content.residuals, content.features, content.halves.T], dim=1)
+                table = torch.cat(self._gather(table))
+                combined[name] = Rows(table[:, :outputs], table[:, outputs:-2], table[:, -2:].T)
+        return {name: combined[name] for name in contents}
+
+    def same_everywhere(self, probes: Mapping[str, Probe]) -> dict[str, Probe]:
+        """Rank 0's numbers: ranks on unlike machines may round a sum differently."""
+        if not probes:
+            return {}
+        table = torch.stack([stack_probe(probe) for probe in probes.values()])
+        first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        dist.broadcast(table, src=first, group=self.group)
+        return {name: Probe(*row.unbind()) for name, row in zip(probes, table, strict=True)}
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor.contiguous(), group=self.group)
+        return parts
+
+
+def stack_probe(probe: Probe) -> Tensor:
+    """The four numbers of a probe as one float64 tensor."""
+    numbers = (probe.noise, probe.change, probe.previous_noise, probe.energy)
+    return torch.stack([cast(Tensor, number) for number in numbers])
+
+
+def _settle(stream: Stream, most: Extent) -> None:
+    if stream.form is None:
+        stream.form = cheaper_form(most.rows, most.outputs, most.features)
+
+
+def _content(stream: Stream, most: Extent, parity: int, device: torch.device) -> Sums | Rows:
+    """This rank's share, in the shape that all ranks have agreed on, zeros where it has nothing."""
+    dtype = torch.float64 if most.itemsize == 8 else torch.float32
+    if stream.form == "direct":
+        sums = stream.take_sums()
+        if sums is None:
+            shape = (2, most.outputs, most.features + 1)
+            zeros = torch.zeros(shape, dtype=dtype, device=device)
+            return Sums(zeros, torch.zeros(2, dtype=dtype, device=device))
+        gradients, weights = sums.gradients.to(dtype), sums.weights.to(dtype)
+        return Sums(gradients.flip(0), weights.flip(0)) if parity else Sums(gradients, weights)
+    rows = stream.take_rows()
+    if rows is None:
+        nothing = torch.zeros((0, 1), dtype=dtype, device=device)
+        rows = Rows(
+            nothing.expand(0, most.outputs),
+            nothing.expand(0, most.features),
+            nothing.expand(0, 2).T,
+        )
+    residuals, features, halves = (part.to(dtype) for part in rows)
+    missing = most.rows - residuals.shape[0]
+    return Rows(
+        torch.nn.functional.pad(residuals, (0, 0, 0, missing)),
+        torch.nn.functional.pad(features, (0, 0, 0, missing)),
+        torch.nn.functional.pad(halves.flip(0) if parity else halves, (0, missing)),
+    )
+
+
+def _memory_state(memory: Memory) -> dict[str, Any]:
+    gradient = memory.gradient
+    tensors = {"gradient": gradient} if isinstance(gradient, Tensor) else gradient._asdict()
+    return {**tensors, "noise": memory.noise, "energy": memory.energy}
+
+
+def _memory_from(state: Mapping[str, Any], device: torch.device) -> Memory:
+    tensors = {name: tensor.to(device) for name, tensor in state.items()}
+    noise, energy = tensors.pop("noise"), tensors.pop("energy")
+    gradient = tensors["gradient"] if "gradient" in tensors else Rows(**tensors)
+    return Memory(gradient, noise, energy)
