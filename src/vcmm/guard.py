@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -25,7 +26,7 @@ class Guard:
 
     def require_hook(self, handle: RemovableHandle | None) -> None:
         """A copied or detached controller would observe in vain."""
-        hooks = None if handle is None else handle.hooks_dict_ref()
+        hooks: Any = None if handle is None else handle.hooks_dict_ref()
         if handle is None or hooks is None or handle.id not in hooks:
             raise RuntimeError(
                 "the controller has no hook on its optimizer, so nothing would come of this; call "
