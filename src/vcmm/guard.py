@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from .momentum import Group
 
@@ -24,10 +23,9 @@ class Guard:
         self._footprint: tuple[Tensor, int] | None = None
         self._gradient: tuple[Tensor, Tensor] | None = None
 
-    def require_hook(self, handle: RemovableHandle | None) -> None:
+    def require_hook(self, handle: Any) -> None:
         """A copied or detached controller would observe in vain."""
-        hooks: Any = None if handle is None else handle.hooks_dict_ref()
-        if handle is None or hooks is None or handle.id not in hooks:
+        if handle is None or handle.id not in (handle.hooks_dict_ref() or ()):
             raise RuntimeError(
                 "the controller has no hook on its optimizer, so nothing would come of this; call "
                 "attach() after detach(), or after the optimizer was replaced"
