@@ -77,7 +77,7 @@ class MomentumController:
         self._discarded = 0
         self._step = Step(optimizer, self._writer, self._ages)
         self._by_hand = False
-        self._record: dict[str, Any] | None = None  # found in an optimizer state that is loading
+        self._arriving: dict[str, Any] | None = None  # staged while an optimizer state is loading
         self._guard = Guard()
         self._handles: list[RemovableHandle] = []
         self.attach()
@@ -100,10 +100,12 @@ class MomentumController:
         self._require_hooks()
         if self._guard.step_was_skipped(self.optimizer):
             self.discard()
-        for modality, pair in modalities.items():
-            if modality not in self._pool.streams:
-                self._open(modality)
-            batch = batch_of(modality, *pair, target, self.loss, mask)
+        self._require_known(modalities)
+        batches = {  # all of them before any is added: an error must not leave half an observation
+            modality: batch_of(modality, *pair, target, self.loss, mask)
+            for modality, pair in modalities.items()
+        }
+        for modality, batch in batches.items():
             self._pool.streams[modality].add(batch)
 
     @property
@@ -115,8 +117,8 @@ class MomentumController:
     def metrics(self) -> dict[str, float]:
         """A flat dict of floats to log: audio/beta, audio/R, audio/Q, audio/rho, audio/gain, ...
 
-        audio/unmeasured counts the steps in which audio could not be measured, discarded the times
-        that observations were dropped because their step was not taken.
+        audio/unmeasured counts the observed steps in which audio could not be measured, discarded
+        the times that observations were dropped because their step was not taken.
         """
         metrics = {f"{modality}/beta": beta for modality, beta in self.betas.items()}
         metrics.update(self.policy.metrics())
@@ -151,7 +153,7 @@ class MomentumController:
         """Register the hooks, again if need be, or on another optimizer with the same groups."""
         self.detach()
         if optimizer is not None:
-            self.optimizer = self._step.optimizer = optimizer
+            self._move_to(optimizer)
         hooked = self.optimizer
         self._handles = [
             hooked.register_step_pre_hook(self._before_step),
@@ -162,6 +164,15 @@ class MomentumController:
             hooked.register_load_state_dict_post_hook(self._after_load),
         ]
         self._guard.watch(self.optimizer)
+
+    def _move_to(self, optimizer: Optimizer) -> None:
+        require_same(signature(self.optimizer.param_groups), optimizer.param_groups)
+        ages = self._ages.state_dict(self.optimizer.param_groups)
+        self._writer = Writer(binding_of(optimizer))
+        self._ages.load_state_dict(ages, optimizer.param_groups)
+        self._step = Step(optimizer, self._writer, self._ages)
+        self.optimizer = optimizer
+        self._object_to_settings()
 
     def detach(self) -> None:
         """Remove every hook and leave the optimizer as it was."""
@@ -189,24 +200,44 @@ class MomentumController:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave. Nothing is changed if it does not fit."""
-        state = read(state_dict)
-        require_same(state["groups"], self.optimizer.param_groups)
         self._step.undo()
-        before = self.policy.state_dict()
-        ages = Ages()
+        self._load(self._staged(state_dict))
+
+    def _staged(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of a state_dict, made into what `_load` assigns. What can fail, fails here."""
+        state = read(state_dict)
+        present = self.policy.state_dict()
         try:
+            require_same(state["groups"], self.optimizer.param_groups)
+            ages = Ages()
             ages.load_state_dict(state["ages"], self.optimizer.param_groups)
-            betas: dict[str, Number] = {m: float(b) for m, b in state["betas"].items()}
-            unmeasured = {m: int(state["unmeasured"][m]) for m in self._unmeasured}
-            self.policy.load_state_dict(state["policy"])
-            self._pool.load_state_dict(state["pool"])
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            self.policy.load_state_dict(before)
+            streams = self._pool.staged(state["pool"])
+            betas = {str(m): float(b) for m, b in state["betas"].items()}
+            unmeasured = {str(m): int(count) for m, count in state["unmeasured"].items()}
+            discarded = int(state["discarded"])
+            try:  # a policy cannot say whether it would take a state, but it can take its own back
+                self.policy.load_state_dict(state["policy"])
+            finally:
+                self.policy.load_state_dict(present)
+        except (LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
             raise ValueError(f"the controller state is damaged: {error!r}") from error
-        self._ages = self._step.ages = ages
-        self._betas = betas
-        self._unmeasured = unmeasured
-        self._discarded = int(state["discarded"])
+        return {
+            "ages": ages,
+            "streams": streams,
+            "betas": betas,
+            "unmeasured": unmeasured,
+            "discarded": discarded,
+            "policy": state["policy"],
+        }
+
+    def _load(self, staged: Mapping[str, Any]) -> None:
+        self._ages = self._step.ages = staged["ages"]
+        self._pool.streams = staged["streams"]
+        self._betas = staged["betas"]
+        self._unmeasured = staged["unmeasured"]
+        self._discarded = staged["discarded"]
+        self.policy.load_state_dict(staged["policy"])
+        self._guard.forget_gradient()
         self._show_betas(self._base())
         self._guard.watch(self.optimizer)
 
@@ -251,7 +282,6 @@ class MomentumController:
         self._pool.open(base)
         probes = self._measure()
         if probes is None:
-            self._discarded += 1
             return
         self._betas = self._checked(self.policy.update(probes, base), base)
         self._step.write(self._betas, base, exact=self.exact)
@@ -270,8 +300,7 @@ class MomentumController:
         self._pool.device = self._device()
         measured = self._pool.measure()
         if self._on_device():
-            self._pool.remember(measured)
-            self._count_unmeasured(measured)
+            self._take(measured, measured)
             return measured
         numbers = [stack_probe(probe) for probe in measured.values()]
         if found_inf is not None:
@@ -281,12 +310,18 @@ class MomentumController:
             together = torch.cat([n.to(numbers[0].device) for n in numbers])
             host = cast(list[float], together.tolist())
         if found_inf is not None and host.pop():
+            self._discarded += bool(measured)
             return None
         rows = (Probe(*host[i : i + 4]) for i in range(0, len(host), 4))
         probes = {m: probe for m, probe in zip(measured, rows, strict=True) if probe.measurable}
-        self._pool.remember(probes)
-        self._count_unmeasured(probes)
+        self._take(probes, measured)
         return probes
+
+    def _take(self, probes: Iterable[str], observed: Iterable[str]) -> None:
+        self._pool.remember(probes)
+        if observed:
+            for modality in self._pool.streams.keys() - set(probes):
+                self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
 
     def _checked(
         self, betas: Mapping[str, Number], base: Mapping[str, Number]
@@ -336,18 +371,17 @@ class MomentumController:
         for group in tagged(self.optimizer):
             group[_BETA] = self._betas.get(group["modality"], base[group["modality"]])
 
-    def _open(self, modality: str) -> None:
-        base = self._base()
-        if modality not in base:
-            raise ValueError(
-                f"observe got modality {modality!r}, which no parameter group carries; the groups "
-                f"carry {', '.join(base)}. Rename it, or claim its parameters in modal_groups"
-            )
-        self._pool.open(base)
-
-    def _count_unmeasured(self, measured: Iterable[str]) -> None:
-        for modality in self._pool.streams.keys() - set(measured):
-            self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
+    def _require_known(self, modalities: Iterable[str]) -> None:
+        for modality in modalities:
+            if modality in self._pool.streams:
+                continue
+            base = self._base()
+            if modality not in base:
+                raise ValueError(
+                    f"modality {modality!r} is carried by no parameter group; the groups carry "
+                    f"{', '.join(base)}. Rename it, or claim its parameters in modal_groups"
+                )
+            self._pool.open(base)  # its group was added after the controller
 
     def _require_hooks(self) -> None:
         self._guard.require_hook(self._handles[0] if self._handles else None)
@@ -364,21 +398,20 @@ class MomentumController:
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         self._step.undo()
         state_dict = dict(state_dict)
-        self._record = state_dict.pop(_KEY, None)
-        if self._record is not None:
-            require_same(read(self._record)["groups"], optimizer.param_groups)
+        record = state_dict.pop(_KEY, None)
+        self._arriving = None if record is None else self._staged(record)
         state_dict["param_groups"] = fitting_groups(
             state_dict["param_groups"], optimizer.param_groups
         )
         return state_dict
 
     def _after_load(self, optimizer: Optimizer) -> None:
-        record, self._record = self._record, None
-        if record is not None:
-            self.load_state_dict(record)
+        staged, self._arriving = self._arriving, None
+        if staged is not None:
+            self._load(staged)
         else:
             self._ages.reconcile(optimizer.state)
-        self._guard.watch(self.optimizer)
+            self._guard.watch(self.optimizer)
 
     def __getstate__(self) -> dict[str, Any]:
         """For deepcopy and pickle. Hooks cannot be copied; `__setstate__` registers new ones."""

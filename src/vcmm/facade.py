@@ -67,9 +67,7 @@ class VCMM(MomentumController):
         if heads is not None:
             try:
                 self._capture = Capture(heads, slices)
-                for modality in self._capture.modalities:
-                    if modality not in self._pool.streams:
-                        self._open(modality)
+                self._require_known(self._capture.modalities)
             except ValueError:
                 self.detach()
                 raise

@@ -270,13 +270,6 @@ class Writer:
             self._scratch[slot, name] = torch.empty_like(torch.as_tensor(source))
         return self._scratch[slot, name].copy_(torch.as_tensor(value))
 
-    def seed(self, parameters: Iterable[Tensor], state: Any) -> None:
-        """Give the buffers that torch's SGD would start with the first gradient a start at zero."""
-        if self.binding.correction == "anchored":
-            for parameter in parameters:
-                if state[parameter].get("momentum_buffer") is None:
-                    state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-
 
 def _log(x: Number) -> Number:
     if isinstance(x, Tensor):

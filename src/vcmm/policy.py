@@ -17,6 +17,7 @@ the paper's ablation table is one of these with other arguments:
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
@@ -41,6 +42,7 @@ class Policy(Protocol):
     def check(self, base: Mapping[str, float]) -> None:
         """Raise ValueError if this policy cannot serve modalities with these base momenta."""
 
+    @abstractmethod
     def update(
         self, probes: Mapping[str, Probe], base: Mapping[str, Number]
     ) -> Mapping[str, Number]:
@@ -209,11 +211,13 @@ class Kalman(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         device = self._dynamics.noise.device
+        modalities = tuple(state["modalities"])
+        columns = {name: _vector(state["dynamics"][name], device) for name in Dynamics.names()}
+        if any(column.shape != (len(modalities),) for column in columns.values()):
+            raise ValueError(f"Kalman: the saved means do not fit the modalities {modalities}")
         self._steps = int(state["steps"])
-        self._modalities = tuple(state["modalities"])
-        self._dynamics = Dynamics(
-            **{name: _vector(state["dynamics"][name], device) for name in Dynamics.names()}
-        )
+        self._modalities = modalities
+        self._dynamics = Dynamics(**columns)
 
 
 class Fixed(Policy):

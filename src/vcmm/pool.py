@@ -188,12 +188,16 @@ class Pool:
             for modality, stream in self.streams.items()
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for modality, stream in self.streams.items():
+    def staged(self, state: Mapping[str, Any]) -> dict[str, Stream]:
+        """The streams that `state_dict` described, for the present modalities."""
+        streams: dict[str, Stream] = {}
+        for modality in self.streams:
             saved = state[modality]
-            stream.clear()
-            stream.form = saved["form"] or None
-            stream.memory = _memory_from(saved["memory"], self.device) if saved["memory"] else None
+            if saved["form"] not in ("", "direct", "gram"):
+                raise ValueError(f"modality {modality!r}: unknown form {saved['form']!r}")
+            memory = _memory_from(saved["memory"], self.device) if saved["memory"] else None
+            streams[modality] = Stream(form=saved["form"] or None, memory=memory)
+        return streams
 
 
 @dataclass(frozen=True, slots=True)

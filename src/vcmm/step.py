@@ -49,25 +49,25 @@ class Step:
                 self._split.append((group, parts))
             for number, (part, (parameters, after)) in enumerate(zip(parts, older, strict=False)):
                 if after.moved:
-                    self._write(part, parameters, f"{index}.{number}", after, beta, own, exact)
+                    self._seed(parameters)
+                    scale = correction(self._writer.binding, after, beta) if exact else 1.0
+                    slot = f"{index}.{number}"
+                    self._written.append(
+                        self._writer.write(part, parameters, slot, beta=beta, base=own, scale=scale)
+                    )
             groups += parts
         if self._split:
             self.optimizer.param_groups[:] = groups
 
-    def _write(
-        self,
-        group: Group,
-        parameters: list[Tensor],
-        slot: str,
-        after: Age,
-        beta: Number,
-        base: Number,
-        exact: bool,
-    ) -> None:
-        scale = correction(self._writer.binding, after, beta) if exact else 1.0
-        self._writer.seed(parameters, self.optimizer.state)
-        written = self._writer.write(group, parameters, slot, beta=beta, base=base, scale=scale)
-        self._written.append(written)
+    def _seed(self, parameters: list[Tensor]) -> None:
+        """Start the buffers at zero that torch's SGD would start with the first gradient."""
+        if self._writer.binding.correction != "anchored":
+            return
+        for parameter in parameters:
+            state = self.optimizer.state[parameter]
+            if state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+                self.ages.set([parameter], NEWBORN)  # should the step raise, it has no history
 
     def undo(self) -> None:
         """Put back what the groups held before, and forget the step: it raised, or it is over."""
