@@ -204,7 +204,7 @@ class MomentumController:
         self._load(self._staged(state_dict))
 
     def _staged(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of a state_dict, made into what `_load` assigns. What can fail, fails here."""
+        """The content of a state_dict, made into what `_load` assigns. What can fail does here."""
         state = read(state_dict)
         present = self.policy.state_dict()
         try:

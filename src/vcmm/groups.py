@@ -12,10 +12,14 @@ Claim = nn.Module | str | Iterable[nn.Module | nn.Parameter]
 DecayFilter = Callable[[str, nn.Parameter], bool]
 
 SHARED = "shared"
+RESERVED = {
+    SHARED: "this is the name of the parameters that no modality claims",
+    "mask": "observe(target, mask=...) would take it for the mask",
+}
 
 
 def modal_groups(
-    model: nn.Module, *, decay_filter: bool | DecayFilter = False, **modalities: Claim
+    model: nn.Module, /, *, decay_filter: bool | DecayFilter = False, **modalities: Claim
 ) -> list[dict[str, Any]]:
     """Split a model's parameters into named groups for any torch optimizer.
 
@@ -37,8 +41,8 @@ def modal_groups(
         raise ValueError(
             "no modality was named; write modal_groups(model, audio=model.audio, video=model.video)"
         )
-    if SHARED in modalities:
-        raise ValueError(f"modality {SHARED!r}: this name is taken by the rest; choose another one")
+    for name in RESERVED.keys() & modalities.keys():
+        raise ValueError(f"modality {name!r}: {RESERVED[name]}; choose another name")
     # A parameter that two modules share has two names, and either may be claimed.
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

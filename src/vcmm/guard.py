@@ -22,6 +22,7 @@ class Guard:
     def __init__(self) -> None:
         self._footprint: tuple[Tensor, int] | None = None
         self._gradient: tuple[Tensor, Tensor] | None = None
+        self._spent: Tensor | None = None
 
     def require_hook(self, handle: Any) -> None:
         """A copied or detached controller would observe in vain."""
@@ -34,6 +35,8 @@ class Guard:
     def watch(self, optimizer: Optimizer) -> None:
         """Remember the state that the optimizer is in after a step that was seen."""
         self._footprint = _footprint(optimizer)
+        first = _first_gradient(optimizer)
+        self._spent = first[1] if first else None
 
     def require_seen(self, optimizer: Optimizer) -> None:
         """Raise if the optimizer's state has moved since `watch`."""
@@ -57,12 +60,18 @@ class Guard:
             parameter, gradient = self._gradient
             skipped = parameter.grad is not gradient
         if self._gradient is None or skipped:
-            parameters = (p for group in tagged(optimizer) for p in group["params"])
-            self._gradient = next(((p, p.grad) for p in parameters if p.grad is not None), None)
+            self._gradient = _first_gradient(optimizer)
+            if self._gradient is not None and self._gradient[1] is self._spent:
+                self._gradient = None  # of the last step: zero_grad() is still to come
         return skipped
 
     def forget_gradient(self) -> None:
         self._gradient = None
+
+
+def _first_gradient(optimizer: Optimizer) -> tuple[Tensor, Tensor] | None:
+    parameters = (p for group in tagged(optimizer) for p in group["params"])
+    return next(((p, p.grad) for p in parameters if p.grad is not None), None)
 
 
 def _footprint(optimizer: Optimizer) -> tuple[Tensor, int] | None:

@@ -40,6 +40,10 @@ def _always(group: Group) -> bool:
     return True
 
 
+def _never(group: Group) -> bool:
+    return False
+
+
 def _no_objection(group: Group) -> str | None:
     return None
 
@@ -96,18 +100,17 @@ def _sgd_objection(group: Group) -> str | None:
     return None
 
 
+SGD = Binding(
+    momentum="momentum", correction="anchored", decoupled=_never, objection=_sgd_objection
+)
+
 _BINDINGS: dict[type[Optimizer], Binding] = {
     torch.optim.Adam: Binding(tensor_momentum=True),
     torch.optim.AdamW: Binding(decoupled=_always, tensor_momentum=True),
-    torch.optim.Adamax: Binding(decoupled=lambda group: False),
+    torch.optim.Adamax: Binding(decoupled=_never),
     torch.optim.RAdam: Binding(),
     torch.optim.NAdam: Binding(correction="inherent"),
-    torch.optim.SGD: Binding(
-        momentum="momentum",
-        correction="anchored",
-        decoupled=lambda group: False,
-        objection=_sgd_objection,
-    ),
+    torch.optim.SGD: SGD,
 }
 
 _REFUSED: dict[type[Optimizer], str] = {
@@ -132,6 +135,7 @@ def register(optimizer: type[Optimizer], binding: Binding) -> None:
 
     Example:
         register(MyAdam, Binding(momentum="betas", correction="bias"))
+        register(torch.optim.SGD, dataclasses.replace(vcmm.momentum.SGD, literal=True))
     """
     _BINDINGS[optimizer] = binding
 
