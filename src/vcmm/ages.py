@@ -99,7 +99,8 @@ class Ages:
         for group, cohorts in zip(groups, state, strict=True):
             for steps, log_product, log_base, moved, positions in cohorts:
                 members = [group["params"][position] for position in positions]
-                self.set(members, Age(steps, log_product, log_base, bool(moved)))
+                numbers = (float(number) for number in (steps, log_product, log_base))
+                self.set(members, Age(*numbers, moved=bool(moved)))
 
 
 def _age_of(history: Mapping[str, Any], base: Number) -> Age:

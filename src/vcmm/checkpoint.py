@@ -27,7 +27,7 @@ def read(state_dict: Mapping[str, Any]) -> dict[str, Any]:
             f"this vcmm reads controller states of version {VERSION}, but found "
             f"{state_dict.get('version')!r}; load it with the vcmm that saved it"
         )
-    return unpack(state_dict["record"])
+    return unpack(state_dict.get("record"))
 
 
 def signature(groups: Sequence[Group]) -> list[list[Any]]:
@@ -56,17 +56,22 @@ def require_same(saved: Sequence[Sequence[Any]], groups: Sequence[Group]) -> Non
 
 
 def fitting_groups(saved: Sequence[Group], groups: Sequence[Group]) -> list[Group]:
-    """The saved groups with the tags of the present ones; an error where they do not belong."""
+    """The saved groups with the tags of the present ones; an error where they do not belong.
+
+    A state whose groups carry no tag at all was saved without them, and is taken as it comes.
+    """
     fitting = [dict(group) for group in saved]
-    for theirs, ours in zip(fitting, groups, strict=False):
-        for key in ("name", "modality"):
-            if key not in ours:
-                continue
-            if theirs.setdefault(key, ours[key]) != ours[key]:
+    for key in ("name", "modality"):
+        known = any(group.get(key) is not None for group in saved)
+        for theirs, ours in zip(fitting, groups, strict=False):
+            if known and theirs.get(key) != ours.get(key):
                 raise ValueError(
-                    f"the saved group with {key} {theirs[key]!r} would be loaded into the one with "
-                    f"{key} {ours[key]!r}; build the groups in the order of the saved ones"
+                    f"the saved group with {key} {theirs.get(key)!r} would be loaded into the one "
+                    f"with {key} {ours.get(key)!r}; build the groups in the order of the saved ones"
                 )
+            if key in ours:
+                theirs[key] = ours[key]
+    for theirs, ours in zip(fitting, groups, strict=False):
         if len(theirs["params"]) != len(ours["params"]):
             raise ValueError(
                 f"group {ours.get('name')!r} of modality {ours.get('modality')!r} was saved with "

@@ -7,6 +7,8 @@ as if nobody were there, so schedulers, checkpoints, fused and foreach kernels s
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -55,6 +57,11 @@ class MomentumController:
         self.optimizer = optimizer
         self.policy = policy
         self.exact = exact
+        if loss != "cross_entropy" and not callable(loss):
+            raise ValueError(
+                f'loss is {loss!r}; it must be "cross_entropy" or a function of logits and target '
+                'that is per sample, for instance partial(F.mse_loss, reduction="none")'
+            )
         self.loss: Loss = loss
         self._writer = Writer(binding_of(optimizer))
         if not exact and self._writer.binding.correction == "inherent":
@@ -97,21 +104,28 @@ class MomentumController:
             mask: true where a sample, or a token, counts; all do by default.
             modalities: (features, logits) of each modality's own head. One may be absent.
         """
+        if not modalities:
+            raise ValueError(
+                "observe was given no modality; write observe(target, audio=(features, logits)), or "
+                "give VCMM the heads to read them from"
+            )
+        self._settle()
         self._require_hooks()
-        if self._guard.step_was_skipped(self.optimizer):
+        if self._guard.step_was_skipped():
             self.discard()
         self._require_known(modalities)
         batches = {  # all of them before any is added: an error must not leave half an observation
-            modality: batch_of(modality, *pair, target, self.loss, mask)
+            modality: batch_of(modality, pair, target, self.loss, mask)
             for modality, pair in modalities.items()
         }
         for modality, batch in batches.items():
             self._pool.streams[modality].add(batch)
+        self._guard.note_gradient(self.optimizer)
 
     @property
     def betas(self) -> dict[str, float]:
         """Every modality's current momentum."""
-        self._step.undo()
+        self._settle()
         return {m: float(self._betas.get(m, base)) for m, base in self._base().items()}
 
     def metrics(self) -> dict[str, float]:
@@ -136,7 +150,7 @@ class MomentumController:
         try:
             yield
         except BaseException:
-            self._step.undo()
+            self._settle()
             raise
         finally:
             self._by_hand = False
@@ -151,7 +165,8 @@ class MomentumController:
 
     def attach(self, optimizer: Optimizer | None = None) -> None:
         """Register the hooks, again if need be, or on another optimizer with the same groups."""
-        self.detach()
+        self._settle()
+        self._unhook()
         if optimizer is not None:
             self._move_to(optimizer)
         hooked = self.optimizer
@@ -163,6 +178,7 @@ class MomentumController:
             hooked.register_load_state_dict_pre_hook(self._before_load),
             hooked.register_load_state_dict_post_hook(self._after_load),
         ]
+        self._show_betas(self._base())
         self._guard.watch(self.optimizer)
 
     def _move_to(self, optimizer: Optimizer) -> None:
@@ -176,17 +192,20 @@ class MomentumController:
 
     def detach(self) -> None:
         """Remove every hook and leave the optimizer as it was."""
+        self._settle()
+        self._unhook()
+        self._pool.discard()
+
+    def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._step.undo()
         for group in self.optimizer.param_groups:
             group.pop(_BETA, None)
-        self._pool.discard()
 
     def state_dict(self) -> dict[str, Any]:
         """All that must survive a restart. It also travels inside the optimizer's state_dict."""
-        self._step.undo()
+        self._settle()
         state = {
             "groups": signature(self.optimizer.param_groups),
             "ages": self._ages.state_dict(self.optimizer.param_groups),
@@ -200,13 +219,13 @@ class MomentumController:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave. Nothing is changed if it does not fit."""
-        self._step.undo()
+        self._settle()
         self._load(self._staged(state_dict))
 
     def _staged(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         """The content of a state_dict, made into what `_load` assigns. What can fail does here."""
         state = read(state_dict)
-        present = self.policy.state_dict()
+        present = copy.deepcopy(self.policy.state_dict())
         try:
             require_same(state["groups"], self.optimizer.param_groups)
             ages = Ages()
@@ -216,7 +235,7 @@ class MomentumController:
             unmeasured = {str(m): int(count) for m, count in state["unmeasured"].items()}
             discarded = int(state["discarded"])
             try:  # a policy cannot say whether it would take a state, but it can take its own back
-                self.policy.load_state_dict(state["policy"])
+                self.policy.load_state_dict(copy.deepcopy(state["policy"]))
             finally:
                 self.policy.load_state_dict(present)
         except (LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
@@ -274,11 +293,15 @@ class MomentumController:
     @torch.no_grad()
     def _begin(self) -> None:
         """Close what was observed, ask the policy, and write its answer into the groups."""
-        self._step.undo()
+        again = self._step.open and not self._pool
+        taken = self._settle()
         self._guard.forget_gradient()
+        base = self._base()
+        if again and not taken:  # a subclass's step that calls its parent's, or one tried again
+            self._step.write(self._betas, base, exact=self.exact)
+            return
         if not self._pool and self._step.rehearse():
             return
-        base = self._base()
         self._pool.open(base)
         probes = self._measure()
         if probes is None:
@@ -286,6 +309,14 @@ class MomentumController:
         self._betas = self._checked(self.policy.update(probes, base), base)
         self._step.write(self._betas, base, exact=self.exact)
         self._show_betas(base)
+
+    def _settle(self) -> bool:
+        """Undo what a step that raised has left behind; whether any parameter took that step."""
+        if not self._step.open:
+            return False
+        taken = self._step.abandon()
+        self._guard.watch(self.optimizer)
+        return taken
 
     def _finish(self) -> None:
         self._step.finish()
@@ -300,7 +331,7 @@ class MomentumController:
         self._pool.device = self._device()
         measured = self._pool.measure()
         if self._on_device():
-            self._take(measured, measured)
+            self._take(measured)
             return measured
         numbers = [stack_probe(probe) for probe in measured.values()]
         if found_inf is not None:
@@ -310,32 +341,42 @@ class MomentumController:
             together = torch.cat([n.to(numbers[0].device) for n in numbers])
             host = cast(list[float], together.tolist())
         if found_inf is not None and host.pop():
-            self._discarded += bool(measured)
+            self._discarded += self._pool.observed
+            self._step.seed()
             return None
         rows = (Probe(*host[i : i + 4]) for i in range(0, len(host), 4))
         probes = {m: probe for m, probe in zip(measured, rows, strict=True) if probe.measurable}
-        self._take(probes, measured)
+        self._take(probes)
         return probes
 
-    def _take(self, probes: Iterable[str], observed: Iterable[str]) -> None:
+    def _take(self, probes: Iterable[str]) -> None:
         self._pool.remember(probes)
-        if observed:
+        if self._pool.observed:
             for modality in self._pool.streams.keys() - set(probes):
                 self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
 
     def _checked(
         self, betas: Mapping[str, Number], base: Mapping[str, Number]
     ) -> dict[str, Number]:
+        name, on_device = type(self.policy).__name__, self._on_device()
+        if not isinstance(betas, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"{name}.update gave a {type(betas).__name__}; it must give a dict of momenta, for "
+                f"modalities among {', '.join(base)}"
+            )
         checked: dict[str, Number] = {}
-        on_device = self._on_device()
-        for modality, given in betas.items():
-            beta = given if on_device else float(given)
-            if modality not in base or not (isinstance(beta, Tensor) or 0 <= beta < 1):
+        for modality, beta in betas.items():
+            number = isinstance(cast(object, beta), int | float | Tensor)
+            if number and not on_device:
+                checked[modality] = float(beta)
+            elif number:
+                checked[modality] = beta
+            momentum = checked.get(modality, math.nan)
+            if modality not in base or not (on_device or 0 <= momentum < 1):
                 raise ValueError(
-                    f"{type(self.policy).__name__} gave momentum {beta} for modality {modality!r}; "
-                    f"it must give numbers in [0, 1), for modalities among {', '.join(base)}"
+                    f"{name} gave momentum {beta} for modality {modality!r}; it must give numbers "
+                    f"in [0, 1), for modalities among {', '.join(base)}"
                 )
-            checked[modality] = beta
         return checked
 
     # What is read off the optimizer
@@ -390,13 +431,13 @@ class MomentumController:
     # Saving and loading
 
     def _before_save(self, optimizer: Optimizer) -> None:
-        self._step.undo()
+        self._settle()
 
     def _after_save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         state_dict[_KEY] = self.state_dict()
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
-        self._step.undo()
+        self._settle()
         state_dict = dict(state_dict)
         record = state_dict.pop(_KEY, None)
         self._arriving = None if record is None else self._staged(record)
@@ -415,7 +456,6 @@ class MomentumController:
 
     def __getstate__(self) -> dict[str, Any]:
         """For deepcopy and pickle. Hooks cannot be copied; `__setstate__` registers new ones."""
-        self._step.undo()
         return {**self.__dict__, "_handles": [], "_guard": Guard()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ class Dynamics:
     ) -> None:
         """Take one step's measurement in. Where it is not finite the estimate stands."""
         noise, energy = measured.noise, measured.energy
-        measurable = torch.isfinite(noise) & torch.isfinite(energy)
+        measurable = torch.isfinite(noise) & torch.isfinite(energy) & ~torch.isinf(measured.change)
         starting = measurable & torch.isnan(self.noise)
         raw = measured.change
         if subtract_noise:
@@ -104,6 +104,7 @@ class Dynamics:
         self.raw_drift = smooth(self.raw_drift, raw, start)
         if floor_after_smoothing:
             floored = torch.maximum(self.raw_drift, floor * self.energy)
+            floored = torch.where(measurable, floored, self.drift)
             self.drift = torch.where(starting, start, floored)
         else:
             self.drift = smooth(self.drift, torch.maximum(raw, floor * energy), start)

@@ -90,12 +90,14 @@ def _claimed(
                 f"names, for instance {', '.join(starts)}"
             )
         return found
-    parts = [claim] if isinstance(claim, nn.Module) else list(claim)
+    parts: list[Any] = list(claim) if isinstance(claim, Iterable) else [claim]
+    if isinstance(claim, nn.Module):  # some of which are iterable
+        parts = [claim]
     found: list[nn.Parameter] = []
     for part in parts:
         if isinstance(part, nn.Module):
             found += part.parameters()
-        elif isinstance(part, nn.Parameter):  # pyright: ignore[reportUnnecessaryIsInstance]
+        elif isinstance(part, nn.Parameter):
             found.append(part)
         else:
             raise TypeError(

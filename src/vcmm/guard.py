@@ -1,8 +1,11 @@
-"""Notices what a guest in the optimizer cannot prevent: steps without it, and steps not taken."""
+"""Notices what a guest in the optimizer cannot prevent: steps without it, and steps not taken.
+
+It looks at versions and identities of tensors alone, so it never waits for a device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -10,19 +13,29 @@ from torch.optim import Optimizer
 
 from .momentum import Group
 
+Trace = tuple[Tensor, int]  # a tensor of the optimizer's state, and how often it was written to
+
 
 def tagged(optimizer: Optimizer) -> Iterable[Group]:
     """The groups that belong to a modality, read anew each time: loading replaces them."""
     return (group for group in optimizer.param_groups if group.get("modality") is not None)
 
 
+def trace_of(history: Mapping[str, Any] | None) -> Trace | None:
+    """What shows whether an optimizer has stepped a parameter, given its entry of the state."""
+    for value in (history or {}).values():
+        if isinstance(value, Tensor):
+            return value, value._version
+    return None
+
+
 class Guard:
-    """Looks at versions and identities of tensors alone, so it never waits for a device."""
+    """What the controller last saw of its optimizer."""
 
     def __init__(self) -> None:
-        self._footprint: tuple[Tensor, int] | None = None
-        self._gradient: tuple[Tensor, Tensor] | None = None
-        self._spent: Tensor | None = None
+        self._traces: list[Trace | None] = []  # one per group
+        self._gradient: tuple[Tensor, Tensor] | None = None  # at the last observation
+        self._spent: Tensor | None = None  # gradient of the step that was taken last
 
     def require_hook(self, handle: Any) -> None:
         """A copied or detached controller would observe in vain."""
@@ -34,39 +47,49 @@ class Guard:
 
     def watch(self, optimizer: Optimizer) -> None:
         """Remember the state that the optimizer is in after a step that was seen."""
-        self._footprint = _footprint(optimizer)
+        self._traces = _traces(optimizer)
         first = _first_gradient(optimizer)
         self._spent = first[1] if first else None
 
     def require_seen(self, optimizer: Optimizer) -> None:
-        """Raise if the optimizer's state has moved since `watch`."""
-        before, now = self._footprint, _footprint(optimizer)
-        if now is None or (before is not None and (now[0] is not before[0] or now[1] == before[1])):
-            return
-        self._footprint = now
-        raise RuntimeError(
-            "the optimizer took a step that the controller's hooks did not see, as a compiled "
-            "or captured step may; write: with controller.applied(): compiled_step()"
-        )
+        """Raise if the optimizer has stepped since `watch`."""
+        before, now = self._traces, _traces(optimizer)
+        self._traces = now
+        for old, new in zip(before, now, strict=False):
+            written = old is not None and new is not None and old[0] is new[0] and old[1] != new[1]
+            if written or (old is None and new is not None):
+                raise RuntimeError(
+                    "the optimizer took a step that the controller's hooks did not see, as a "
+                    "compiled or captured step may; write: with controller.applied(): "
+                    "compiled_step()"
+                )
 
-    def step_was_skipped(self, optimizer: Optimizer) -> bool:
+    def step_was_skipped(self) -> bool:
         """Whether the gradients that were there at the last observation have been dropped.
 
-        Between micro-batches a gradient accumulates in place. If it is another tensor now, or gone,
+        Between micro-batches a gradient accumulates in place. If it is gone or another tensor now,
         then zero_grad() came instead of step(): after an overflow, or by the user's own decision.
+        A view is no evidence, for DistributedDataParallel moves gradients into its buckets.
         """
-        skipped = False
-        if self._gradient is not None:
-            parameter, gradient = self._gradient
-            skipped = parameter.grad is not gradient
-        if self._gradient is None or skipped:
-            self._gradient = _first_gradient(optimizer)
-            if self._gradient is not None and self._gradient[1] is self._spent:
-                self._gradient = None  # of the last step: zero_grad() is still to come
-        return skipped
+        if self._gradient is None:
+            return False
+        parameter, gradient = self._gradient
+        now = parameter.grad
+        return now is None or (now is not gradient and not _is_part(now))
+
+    def note_gradient(self, optimizer: Optimizer) -> None:
+        """Remember the gradients that an observation belongs to, if they are there already."""
+        self._gradient = _first_gradient(optimizer)
+        if self._gradient is not None and self._gradient[1] is self._spent:
+            self._gradient = None  # zero_grad() is still to come
 
     def forget_gradient(self) -> None:
         self._gradient = None
+
+
+def _is_part(tensor: Tensor) -> bool:
+    whole = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor._is_view() or whole != tensor.numel()
 
 
 def _first_gradient(optimizer: Optimizer) -> tuple[Tensor, Tensor] | None:
@@ -74,11 +97,10 @@ def _first_gradient(optimizer: Optimizer) -> tuple[Tensor, Tensor] | None:
     return next(((p, p.grad) for p in parameters if p.grad is not None), None)
 
 
-def _footprint(optimizer: Optimizer) -> tuple[Tensor, int] | None:
-    """A tensor of the optimizer's state, and how often it was written to."""
-    for group in tagged(optimizer):
-        for parameter in group["params"]:
-            for value in optimizer.state.get(parameter, {}).values():
-                if isinstance(value, Tensor):
-                    return value, value._version
-    return None
+def _traces(optimizer: Optimizer) -> list[Trace | None]:
+    """Per group the trace of the first parameter that has one."""
+    found = (
+        (trace_of(optimizer.state.get(parameter)) for parameter in group["params"])
+        for group in tagged(optimizer)
+    )
+    return [next((trace for trace in group if trace is not None), None) for group in found]

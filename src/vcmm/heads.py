@@ -7,6 +7,7 @@ fusions that have no modality logits; nothing but the probe sees them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -54,10 +55,10 @@ class Capture:
     def attach(self) -> None:
         self.detach()
         if isinstance(self.heads, nn.Linear):
-            self._handles = [self.heads.register_forward_hook(self._hook("concat"))]
+            self._handles = [self.heads.register_forward_hook(_Hook(self, "concat"))]
         else:
             self._handles = [
-                head.register_forward_hook(self._hook(name)) for name, head in self.heads.items()
+                head.register_forward_hook(_Hook(self, name)) for name, head in self.heads.items()
             ]
 
     def detach(self) -> None:
@@ -66,13 +67,10 @@ class Capture:
         self._handles = []
         self._captured = {}
 
-    def _hook(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            recomputing = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
-            if module.training and not recomputing:
-                self._captured[name] = (inputs[0].detach(), output.detach())
-
-        return hook
+    def keep(self, name: str, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        recomputing = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
+        if not recomputing:
+            self._captured[name] = (inputs[0].detach(), output.detach())
 
     @torch.no_grad()
     def take(self) -> Observed:
@@ -101,11 +99,20 @@ class Capture:
             }
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"heads": self.heads, "slices": self.slices}
+        """Hooks and handles are copied along with the heads that carry them, captures are not."""
+        return {**self.__dict__, "_captured": {}}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _captured={}, _handles=[])
-        self.attach()
+
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """A forward hook that copies and pickles: a copied head reports to the copied capture."""
+
+    capture: Capture
+    name: str
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if module.training:
+            self.capture.keep(self.name, inputs, output)
 
 
 def _check_slices(slices: Mapping[str, slice], width: int) -> None:
@@ -186,7 +193,7 @@ class ProbeHeads(nn.Module):
 
     def _learn(self, target: Tensor, observed: Observed) -> None:
         sums = {
-            name: half_sums(batch_of(name, *pair, target, self.loss), 0)
+            name: half_sums(batch_of(name, pair, target, self.loss), 0)
             for name, pair in observed.items()
         }
         for name, module in self.heads.items():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -160,9 +161,9 @@ def _plain_step(kind: type[Optimizer]) -> Callable[..., Any]:
     return inspect.unwrap(cast(Callable[..., Any], kind.step))
 
 
-def advanced(age: Age, beta: Number, base: Number) -> Age:
+def advanced(binding: Binding, age: Age, beta: Number, base: Number) -> Age:
     """The age after a step with `beta`, where the optimizer's own coefficient is `base`."""
-    at_base = beta is base or (isinstance(beta, float) and beta == base)
+    at_base = not binding.literal and (beta is base or (isinstance(beta, float) and beta == base))
     return Age(
         steps=age.steps + 1,
         log_product=age.log_product + _log(beta),
@@ -191,6 +192,16 @@ class _Entry:
     scale: Number | None  # after = before * scale
 
 
+def _untouched(found: Any, entry: _Entry) -> bool:
+    if isinstance(found, Tensor):
+        return found is entry.after and found._version == entry.version
+    # A copied group holds equal numbers, but other objects.
+    numbers = cast(tuple[Any, ...], found if isinstance(found, tuple) else (found,))
+    return found is entry.after or (
+        all(isinstance(number, float) for number in numbers) and found == entry.after
+    )
+
+
 class Written:
     """What one group holds for the duration of one step, and what it held before."""
 
@@ -207,10 +218,7 @@ class Written:
         """Put back what was there, or what somebody wrote since, without our factor."""
         for entry in reversed(self._entries):
             found = self.group[entry.key]
-            untouched = found is entry.after
-            if isinstance(found, Tensor) and untouched:
-                untouched = found._version == entry.version
-            if untouched:
+            if _untouched(found, entry):
                 self.group[entry.key] = entry.before
             elif entry.scale is not None:
                 found = found / entry.scale
@@ -244,7 +252,8 @@ class Writer:
             first, second = group["betas"]
             written.put("betas", (self._like(first, beta, slot, "beta"), second))
         else:
-            written.put(binding.momentum, beta)
+            # Without any momentum torch's SGD would leave its buffer alone.
+            written.put(binding.momentum, beta if isinstance(beta, Tensor) else beta or _LEAST)
         if binding.correction == "anchored":
             ratio = 1 - beta if binding.literal else (1 - beta) / (1 - base)
             written.put("dampening", 1 - ratio)
@@ -273,6 +282,9 @@ class Writer:
             source = template if isinstance(template, Tensor) else value
             self._scratch[slot, name] = torch.empty_like(torch.as_tensor(source))
         return self._scratch[slot, name].copy_(torch.as_tensor(value))
+
+
+_LEAST = sys.float_info.min
 
 
 def _log(x: Number) -> Number:

@@ -194,7 +194,7 @@ class Kalman(Policy):
         self._dynamics = state
 
     def metrics(self) -> dict[str, float]:
-        """R, Q, rho = Q / R and the uncentred Kalman gain K(rho) of every estimated modality."""
+        """R, Q, rho = Q / R and the uncentred Kalman gain K(rho), where there is an estimate."""
         state, rho = self._dynamics, self._ratio()
         table = torch.stack([state.noise, state.drift, rho, kalman_gain(rho)], dim=1)
         columns = cast(list[list[float]], table.tolist())
@@ -202,7 +202,7 @@ class Kalman(Policy):
             f"{modality}/{quantity}": value
             for modality, row in zip(self._modalities, columns, strict=True)
             for quantity, value in zip(("R", "Q", "rho", "gain"), row, strict=True)
-            if not math.isnan(row[0])
+            if not math.isnan(value)
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class Frozen(Policy):
             # This form of the mean leaves a constant exactly as it is, so that an inner policy
             # that never moved leaves the optimizer bitwise alone.
             old = self._mean if counted > 1 else now
-            self._mean = {m: old[m] + (now[m] - old[m]) / counted for m in now}
+            self._mean = {m: (o := old.get(m, b)) + (b - o) / counted for m, b in now.items()}
         return betas
 
     def metrics(self) -> dict[str, float]:

@@ -35,6 +35,7 @@ from .probe import (
 class Extent(NamedTuple):
     """How much was observed of one modality; zeros where nothing was."""
 
+    batches: int = 0
     samples: int = 0
     rows: int = 0
     outputs: int = 0
@@ -61,6 +62,7 @@ class Stream:
         samples, rows = batch.residuals.shape[0], batch.valid.numel()
         outputs, features = batch.residuals.shape[-1], batch.features.shape[-1]
         self.extent = Extent(
+            self.extent.batches + 1,
             self.extent.samples + samples,
             self.extent.rows + rows,
             outputs,
@@ -71,7 +73,8 @@ class Stream:
         if (self.form or cheaper_form(rows, outputs, features)) == "direct":
             self._sum_up(batch, parity)
         else:
-            self.batches.append((batch, parity))
+            # The caller may fill the same buffer anew, or hold much more than this view of it.
+            self.batches.append((batch._replace(features=batch.features.clone()), parity))
 
     def _sum_up(self, batch: Batch, parity: int) -> None:
         sums = half_sums(batch, parity)
@@ -110,10 +113,11 @@ class Pool:
         self.streams = {modality: Stream() for modality in modalities}
         self._group = group
         self.device = device  # for the collectives of a rank that has observed nothing
+        self.observed = False  # whether anything was, on any rank, for the step last measured
         self._fresh: dict[str, Memory] = {}
 
     def __bool__(self) -> bool:
-        return any(stream.extent.samples for stream in self.streams.values())
+        return any(stream.extent.batches for stream in self.streams.values())
 
     def open(self, modalities: Iterable[str]) -> None:
         """Have a stream for each, in this order, which must be the same on all ranks."""
@@ -144,6 +148,7 @@ class Pool:
 
     def _measure_alone(self) -> dict[str, Probe]:
         probes: dict[str, Probe] = {}
+        self.observed = bool(self)
         for modality, stream in self.streams.items():
             if stream.extent.samples:
                 _settle(stream, stream.extent)
@@ -154,6 +159,7 @@ class Pool:
     def _measure_over(self, ranks: Ranks) -> dict[str, Probe]:
         extents = ranks.gather_extents([stream.extent for stream in self.streams.values()])
         contents: dict[str, Sums | Rows] = {}
+        self.observed = any(extent.batches for rank in extents for extent in rank)
         for i, (modality, stream) in enumerate(self.streams.items()):
             column = [rank[i] for rank in extents]
             most = Extent(*(max(values) for values in zip(*column, strict=True)))

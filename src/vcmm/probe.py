@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -50,7 +50,8 @@ class Probe:
     @property
     def measurable(self) -> bool:
         """False if a half was empty, or if there was a nan or an infinity."""
-        return math.isfinite(self.noise) and math.isfinite(self.energy)
+        finite = math.isfinite(self.noise) and math.isfinite(self.energy)
+        return finite and not math.isinf(self.change)
 
     @property
     def drift(self) -> Number:
@@ -98,11 +99,11 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 
 def softmax_residuals(logits: Tensor, target: Tensor) -> Tensor:
-    """softmax(z) - Y, for class ids (those below zero are taken as class 0) or soft labels."""
+    """softmax(z) - Y, for class ids (where they are ignored, any) or soft labels."""
     residuals = torch.softmax(logits, dim=-1)
     if target.is_floating_point():
-        return residuals.sub_(target)
-    ids = target.clamp(min=0).unsqueeze(-1)
+        return residuals.mul_(target.sum(dim=-1, keepdim=True)).sub_(target)
+    ids = target.masked_fill(target == IGNORED, 0).unsqueeze(-1)
     minus_one = torch.full_like(ids, -1, dtype=residuals.dtype)
     return residuals.scatter_add_(-1, ids, minus_one)
 
@@ -114,7 +115,7 @@ def residuals(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()
         value = loss(leaf, target)
-        if value.ndim == 0 or value.shape[0] != logits.shape[0]:
+        if value.ndim == 0 or value.shape != logits.shape[: value.ndim]:
             raise ValueError(
                 f"the loss gave a tensor of shape {tuple(value.shape)} for {logits.shape[0]} "
                 'samples; it must keep the sample axis: pass reduction="none" to a torch loss'
@@ -126,8 +127,7 @@ def residuals(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
 @torch.no_grad()
 def batch_of(
     modality: str,
-    features: Tensor,
-    logits: Tensor,
+    observed: tuple[Tensor, Tensor],
     target: Tensor,
     loss: Loss = "cross_entropy",
     mask: Tensor | None = None,
@@ -136,23 +136,30 @@ def batch_of(
 
     In float32, or float64 if that is what comes in, and never in autocast's half precision.
     """
-    _check(modality, features, logits, target, loss, mask)
+    _check(modality, observed, target, loss, mask)
+    features, logits = observed
     dtype = torch.promote_types(torch.promote_types(features.dtype, logits.dtype), torch.float32)
-    with full_precision(logits.device):
-        error = residuals(loss, logits.detach().to(dtype), target)
-    valid = torch.ones(logits.shape[:-1], dtype=dtype, device=logits.device)
+    valid = torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
     if not target.is_floating_point() and target.shape == valid.shape:
-        valid = (target != IGNORED).to(dtype)
+        valid = target != IGNORED
     if mask is not None:
-        spread = mask.reshape(*mask.shape, *(1,) * (valid.ndim - mask.ndim))
-        valid = torch.where(spread, valid, torch.zeros_like(valid))
-    return Batch(error, features.detach().to(dtype), valid)
+        valid = valid & mask.reshape(*mask.shape, *(1,) * (valid.ndim - mask.ndim))
+    with full_precision(logits.device):
+        try:
+            error = residuals(loss, logits.detach().to(dtype), target)
+        except ValueError as problem:
+            raise ValueError(f"modality {modality!r}: {problem}") from problem
+    features = features.detach().to(dtype)
+    if valid.ndim > 1 or mask is not None:  # whatever stands in padding, be it nan, does not count
+        padding = ~valid.unsqueeze(-1)
+        error = error.masked_fill(padding, 0)
+        features = features.masked_fill(padding, 0)
+    return Batch(error, features, valid.to(dtype))
 
 
 def _check(
     modality: str,
-    features: Tensor,
-    logits: Tensor,
+    observed: tuple[Tensor, Tensor],
     target: Tensor,
     loss: Loss,
     mask: Tensor | None,
@@ -162,6 +169,13 @@ def _check(
     def error(message: str, kind: type[Exception] = ValueError) -> Exception:
         return kind(f"modality {modality!r}: {message}")
 
+    if not isinstance(cast(object, observed), tuple | list) or len(observed) != 2:
+        raise error(
+            f"observe was given a {type(observed).__name__}; it takes what goes into the head and "
+            f"what comes out of it: {modality}=(features, logits)",
+            TypeError,
+        )
+    features, logits = observed
     for name, tensor in (("features", features), ("logits", logits)):
         if not tensor.is_floating_point():
             raise error(
@@ -281,8 +295,9 @@ def gram_probe(rows: Rows, memory: Memory | None) -> tuple[Probe, Memory]:
         )
     ):
         return _first_probe(new), new
-    old = memory.gradient.halves.double().sum(dim=0)
-    product = whole @ _gram(rows, memory.gradient) @ (old / old.sum()) / entries
+    before = Rows(*(part.to(rows.features.dtype) for part in memory.gradient))
+    old = before.halves.double().sum(dim=0)
+    product = whole @ _gram(rows, before) @ (old / old.sum()) / entries
     change = (energy + memory.energy - 2 * product).clamp(min=0)
     return Probe(noise, change, memory.noise, energy), new
 

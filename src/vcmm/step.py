@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from .ages import NEWBORN, Age, Ages
+from .guard import Trace, tagged, trace_of
 from .momentum import Group, Writer, Written, advanced, correction
 from .probe import Number
+
+
+class Ageing(NamedTuple):
+    """A cohort that the step is about to make older."""
+
+    parameters: list[Tensor]
+    after: Age
+    trace: Trace | None  # of its first parameter, before the step
 
 
 class Step:
@@ -26,7 +36,12 @@ class Step:
         self._writer = writer
         self._written: list[Written] = []
         self._split: list[tuple[Group, list[Group]]] = []
-        self._aged: list[tuple[list[Tensor], Age]] = []
+        self._ageing: list[Ageing] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether a step was begun and neither finished nor abandoned."""
+        return bool(self._ageing)
 
     def write(
         self, betas: Mapping[str, Number], base: Mapping[str, Number], *, exact: bool
@@ -40,27 +55,45 @@ class Step:
                 continue
             own = base[modality]
             beta = betas.get(modality, own)
-            cohorts = self.ages.cohorts(group["params"], self.optimizer.state, own)
-            older = [(ps, advanced(age, beta, own)) for age, ps in cohorts.items()]
-            self._aged += older
+            cohorts = self._older(group, beta, own)
             parts = [group]
-            if len(older) > 1 and any(after.moved for _, after in older):
-                parts = [{**group, "params": parameters} for parameters, _ in older]
+            if len(cohorts) > 1 and any(cohort.after.moved for cohort in cohorts):
+                parts = [{**group, "params": cohort.parameters} for cohort in cohorts]
                 self._split.append((group, parts))
-            for number, (part, (parameters, after)) in enumerate(zip(parts, older, strict=False)):
-                if after.moved:
-                    self._seed(parameters)
-                    scale = correction(self._writer.binding, after, beta) if exact else 1.0
+            for number, (part, cohort) in enumerate(zip(parts, cohorts, strict=False)):
+                if cohort.after.moved:
+                    scale = correction(self._writer.binding, cohort.after, beta) if exact else 1.0
                     slot = f"{index}.{number}"
-                    self._written.append(
-                        self._writer.write(part, parameters, slot, beta=beta, base=own, scale=scale)
+                    written = self._writer.write(
+                        part, cohort.parameters, slot, beta=beta, base=own, scale=scale
                     )
+                    self._written.append(written)
             groups += parts
         if self._split:
             self.optimizer.param_groups[:] = groups
 
-    def _seed(self, parameters: list[Tensor]) -> None:
-        """Start the buffers at zero that torch's SGD would start with the first gradient."""
+    def _older(self, group: Group, beta: Number, own: Number) -> list[Ageing]:
+        """The cohorts of a group, each with the age that this step brings it to."""
+        older: list[Ageing] = []
+        state = self.optimizer.state
+        for age, parameters in self.ages.cohorts(group["params"], state, own).items():
+            after = advanced(self._writer.binding, age, beta, own)
+            if after.moved:
+                self._seed(parameters)
+            older.append(Ageing(parameters, after, trace_of(state.get(parameters[0]))))
+        self._ageing += older
+        return older
+
+    def seed(self) -> None:
+        """Prepare for a step that the kernel is going to skip: see `_seed`."""
+        for group in tagged(self.optimizer):
+            self._seed(p for p in group["params"] if p.grad is not None)
+
+    def _seed(self, parameters: Iterable[Tensor]) -> None:
+        """Start the buffers at zero that torch's SGD would start with the first gradient.
+
+        It starts them uninitialized if the fused kernel skips the first step for an overflow.
+        """
         if self._writer.binding.correction != "anchored":
             return
         for parameter in parameters:
@@ -69,8 +102,30 @@ class Step:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
                 self.ages.set([parameter], NEWBORN)  # should the step raise, it has no history
 
-    def undo(self) -> None:
-        """Put back what the groups held before, and forget the step: it raised, or it is over."""
+    def finish(self) -> None:
+        """The step was taken: its parameters are older now."""
+        for cohort in self._ageing:
+            self.ages.set(cohort.parameters, cohort.after)
+        self._undo()
+
+    def abandon(self) -> bool:
+        """The step raised. Whose optimizer state has moved has taken it; whether any has."""
+        moved = [cohort for cohort in self._ageing if self._has_moved(cohort)]
+        for cohort in moved:
+            self.ages.set(cohort.parameters, cohort.after)
+        self._undo()
+        return bool(moved)
+
+    def _has_moved(self, cohort: Ageing) -> bool:
+        before, now = cohort.trace, trace_of(self.optimizer.state.get(cohort.parameters[0]))
+        if before is None or now is None:
+            # A fresh state is counted up in place, but SGD's buffer is made of the first gradient.
+            anchored = self._writer.binding.correction == "anchored"
+            return now is not None and (anchored or now[1] > 0)
+        return now[0] is not before[0] or now[1] != before[1]
+
+    def _undo(self) -> None:
+        """Put back what the groups held before."""
         for written in self._written:
             written.undo()
         if self._split:
@@ -83,13 +138,7 @@ class Step:
                 if not restored or restored[-1] is not original:
                     restored.append(original)
             self.optimizer.param_groups[:] = restored
-        self._written, self._split, self._aged = [], [], []
-
-    def finish(self) -> None:
-        """The step was taken: its parameters are older now."""
-        for parameters, after in self._aged:
-            self.ages.set(parameters, after)
-        self.undo()
+        self._written, self._split, self._ageing = [], [], []
 
     def rehearse(self) -> bool:
         """Whether this step is none, but the way in which DistributedCheckpoint makes a state.
@@ -106,5 +155,6 @@ class Step:
             return False
         counted = self._writer.binding.correction == "bias"
         unknown = [p for p in stepped if not self.ages.knows(p)]
-        self._aged = [(unknown, Age(1.0, 0.0, 0.0) if counted else NEWBORN)]
+        if unknown:
+            self._ageing = [Ageing(unknown, Age(1.0, 0.0, 0.0) if counted else NEWBORN, None)]
         return True
