@@ -9,6 +9,7 @@ long to go on is decided by the width of that interval and never by the ratio it
 from __future__ import annotations
 
 import math
+import os
 import random
 import statistics
 import time
@@ -98,6 +99,7 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
         function()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would print when it starts and stops
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         function()

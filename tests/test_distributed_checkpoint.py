@@ -150,8 +150,9 @@ def prime_by_getting(trio: Trio, twin: Trio) -> None:
 
 
 def prime_by_setting(trio: Trio, twin: Trio) -> None:
-    # The state of one that has taken no step either.
+    # The state of one that has taken no step either, and its record.
     set_optimizer_state_dict(trio[0], trio[1], get_optimizer_state_dict(twin[0], twin[1]))
+    trio[2].load_state_dict(twin[2].state_dict())
 
 
 PRIMERS = (prime_by_getting, prime_by_setting)
@@ -193,7 +194,6 @@ def test_fact_13_priming_sgd_is_as_if_it_had_not_happened(
 
     primed, untouched, twin = (make(sgd, CONTROLLERS[controller]) for _ in range(3))
     prime(primed, twin)
-    primed[2].load_state_dict(twin[2].state_dict())
     train(primed, range(8))
     train(untouched, range(8))
     assert plainly(primed[0].state_dict()) == plainly(untouched[0].state_dict())

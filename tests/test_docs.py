@@ -145,6 +145,7 @@ def test_guide_runs_from_top_to_bottom(namespace, capsys):
         assert f"`{name.replace('video/', 'audio/')}`" in documented
 
     for start, lines in code[1:]:
+        namespace["model"].zero_grad()  # left by another section's training
         execute(GUIDE, start, lines, namespace)
     assert "audio/rho" in capsys.readouterr().out
     assert namespace["folder"].is_dir()

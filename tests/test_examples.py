@@ -93,7 +93,8 @@ def test_plain_torch_follows_from_its_seed():
     assert once != other
     (_, _, _, betas), *_ = once
     assert len(betas) == 5
-    assert betas[0] == pytest.approx({"audio": 0.9, "video": 0.9})  # one probe alone shows no drift yet
+    # One probe alone shows no drift yet.
+    assert betas[0] == pytest.approx({"audio": 0.9, "video": 0.9})
 
 
 def test_the_demo_without_vcmm_is_plain_adam_bitwise():
@@ -144,6 +145,10 @@ def test_other_losses_move_the_momenta_apart(capsys):
 
 
 @pytest.mark.distributed
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.4."),
+    reason="gloo of torch 2.4 hangs at times in destroy_process_group, without vcmm as well",
+)
 def test_two_ranks_agree_bitwise():
     """What torchrun starts: two processes on gloo, with batches of their own."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

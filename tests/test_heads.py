@@ -100,10 +100,11 @@ def run(
     disturb: Callable[[], object] = lambda: None,
 ) -> list[dict[str, float]]:
     """Train with captured heads; `disturb` happens between the forward and the observation."""
+    forward = model if forward is None else forward  # a compiled model has no truth value
     history: list[dict[str, float]] = []
     for step in range(steps):
         inputs, y = draw(step)
-        output = (forward or model)(inputs)
+        output = forward(inputs)
         fused = output if isinstance(output, Tensor) else output[1]
         disturb()
         if observe_first:
@@ -304,7 +305,7 @@ def test_fact_16_activation_checkpointing_does_not_disturb(
 
 
 @pytest.mark.parametrize("fusion", ["towers", "concat"])
-def test_fact_16_heads_in_a_compiled_model_are_captured(fusion: str) -> None:
+def test_fact_16_heads_in_a_compiled_model_are_captured_without_a_graph_break(fusion: str) -> None:
     models: list[nn.Module] = []
     histories: list[list[dict[str, float]]] = []
     for compiled in (True, False):
@@ -314,7 +315,7 @@ def test_fact_16_heads_in_a_compiled_model_are_captured(fusion: str) -> None:
             vcmm = controlled(model, heads=model.heads)
         else:
             vcmm = controlled(model, heads=model.head, slices=SLICES)
-        forward = torch.compile(model, backend="eager") if compiled else model
+        forward = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
         histories.append(run(model, vcmm, forward=forward))
         models.append(model)
     same(histories[0], models[0], histories[1], models[1])
@@ -429,7 +430,7 @@ def test_heads_and_slices_that_do_not_fit_are_refused_and_leave_nothing(
         options = {**options, "heads": made[options["heads"]]}
     optimizer = torch.optim.Adam(modal_groups(model, **model.encoders))
     before = [dict(group) for group in optimizer.param_groups]
-    with pytest.raises(ValueError, match=".") as error:
+    with pytest.raises(ValueError, match=r"\w") as error:
         VCMM(optimizer, **options)
     for word in words:
         assert word in str(error.value)
@@ -478,7 +479,7 @@ def test_probe_heads_learn() -> None:
         losses.append(sum(F.cross_entropy(z, y).item() for _, z in observed.values()))
     assert losses[0] == pytest.approx(2 * math.log(CLASSES))  # they begin with no opinion
     assert losses[-1] < 0.3 * losses[0]
-    assert losses == sorted(losses, reverse=True) or losses[30] < losses[10] < losses[0]
+    assert losses[30] < losses[10] < losses[0]
 
 
 def test_probe_heads_give_detached_logits_and_touch_no_gradient_of_the_model() -> None:
@@ -552,7 +553,7 @@ def test_probe_heads_step_as_adam_on_the_loss_by_autograd(loss: str) -> None:
         optimizer.step()
     for ours, theirs in zip(heads.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
-        assert ours.abs().max() > 0.1
+        assert ours.abs().max() > 0.05
 
 
 def test_probe_heads_learn_from_the_tokens_that_count() -> None:
@@ -587,23 +588,22 @@ def test_probe_heads_of_an_absent_modality_keep_still_bitwise() -> None:
 
 
 def test_probe_heads_survive_a_batch_that_is_not_finite() -> None:
-    # One such batch must not cost the estimate of all that follow.
-    heads, clean = probe_heads(), probe_heads()
+    # One such batch must not cost the estimates of all that follow.
+    heads = probe_heads()
     for step in range(4):
         y, h_a, h_v = separable(step)
         if step == 2:
-            heads(y, audio=torch.full_like(h_a, math.nan), video=h_v * math.inf)
-        for each in (heads, clean):
-            observed = each(y, audio=h_a, video=h_v)
-        assert all(torch.isfinite(z).all() for _, z in observed.values())
+            h_a, h_v = h_a * math.inf, torch.full_like(h_v, math.nan)
+        observed = heads(y, audio=h_a, video=h_v)
     assert all(torch.isfinite(p).all() for p in heads.parameters())
+    assert all(torch.isfinite(z).all() for _, z in observed.values())
 
 
 def test_probe_heads_refuse_a_modality_they_have_no_head_for() -> None:
     heads = probe_heads()
     y, h_a, _ = separable(0)
     before = parameters_of(heads)
-    with pytest.raises(ValueError, match="'depth' has no probe head.*audio, video"):
+    with pytest.raises(ValueError, match=r"'depth' has no probe head.*audio, video"):
         heads(y, audio=h_a, depth=h_a)
     assert equal(parameters_of(heads), before)
 

@@ -25,6 +25,7 @@ class Age:
     log_product: Number = 0.0  # log P_t, P_t the product of the betas so far
     log_base: Number = 0.0  # the same of the base momenta, for corrections relative to the base
     moved: bool = False  # whether any beta so far was another than the base
+    rehearsed: bool = False  # not lived, but left by `Step.rehearse`
 
 
 NEWBORN = Age()
@@ -73,7 +74,8 @@ class Ages:
         """Forget the ages that a newly loaded optimizer state contradicts."""
         for parameter, age in list(self._ages.items()):
             steps = state.get(parameter, {}).get("step")
-            if steps is not None and float(steps) != float(age.steps):
+            differs = steps is not None and float(steps) != float(age.steps)
+            if differs or age.rehearsed:
                 del self._ages[parameter]
 
     def state_dict(self, groups: Iterable[Mapping[str, Any]]) -> list[list[Any]]:

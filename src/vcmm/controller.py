@@ -84,6 +84,8 @@ class MomentumController:
         self._discarded = 0
         self._step = Step(optimizer, self._writer, self._ages)
         self._by_hand = False
+        self._asked = False  # whether the policy has decided a step that is not taken yet
+        self._shown = False
         self._arriving: dict[str, Any] | None = None  # staged while an optimizer state is loading
         self._guard = Guard()
         self._handles: list[RemovableHandle] = []
@@ -104,18 +106,24 @@ class MomentumController:
             mask: true where a sample, or a token, counts; all do by default.
             modalities: (features, logits) of each modality's own head. One may be absent.
         """
-        if not modalities:
+        if not modalities and not self._pool.ever_observed:
             raise ValueError(
-                "observe was given no modality; write observe(target, audio=(features, logits)), or "
-                "give VCMM the heads to read them from"
+                "observe was given no modality, and none before; write observe(target, "
+                "audio=(features, logits)), or give VCMM the heads to read them from"
             )
         self._settle()
         self._require_hooks()
         if self._guard.step_was_skipped():
             self.discard()
         self._require_known(modalities)
+        for modality, pair in modalities.items():
+            if not isinstance(cast(object, pair), tuple | list) or len(pair) != 2:
+                raise TypeError(
+                    f"modality {modality!r}: observe was given a {type(pair).__name__}; it takes "
+                    f"what goes into the head and what comes out: {modality}=(features, logits)"
+                )
         batches = {  # all of them before any is added: an error must not leave half an observation
-            modality: batch_of(modality, pair, target, self.loss, mask)
+            modality: batch_of(modality, *pair, target, self.loss, mask)
             for modality, pair in modalities.items()
         }
         for modality, batch in batches.items():
@@ -255,6 +263,7 @@ class MomentumController:
         self._betas = staged["betas"]
         self._unmeasured = staged["unmeasured"]
         self._discarded = staged["discarded"]
+        self._asked = False
         self.policy.load_state_dict(staged["policy"])
         self._guard.forget_gradient()
         self._show_betas(self._base())
@@ -293,12 +302,11 @@ class MomentumController:
     @torch.no_grad()
     def _begin(self) -> None:
         """Close what was observed, ask the policy, and write its answer into the groups."""
-        again = self._step.open and not self._pool
-        taken = self._settle()
+        self._settle()
         self._guard.forget_gradient()
         base = self._base()
-        if again and not taken:  # a subclass's step that calls its parent's, or one tried again
-            self._step.write(self._betas, base, exact=self.exact)
+        if self._asked and not self._pool:  # a step that raised and is tried again, or a subclass's
+            self._step.write(self._betas, base, exact=self.exact)  # that calls its parent's
             return
         if not self._pool and self._step.rehearse():
             return
@@ -307,19 +315,20 @@ class MomentumController:
         if probes is None:
             return
         self._betas = self._checked(self.policy.update(probes, base), base)
+        self._asked = self._shown = True
         self._step.write(self._betas, base, exact=self.exact)
         self._show_betas(base)
 
-    def _settle(self) -> bool:
-        """Undo what a step that raised has left behind; whether any parameter took that step."""
-        if not self._step.open:
-            return False
-        taken = self._step.abandon()
-        self._guard.watch(self.optimizer)
-        return taken
+    def _settle(self) -> None:
+        """Undo what a step that raised has left behind."""
+        if self._step.open:
+            if self._step.abandon():
+                self._asked = False
+            self._guard.watch(self.optimizer)
 
     def _finish(self) -> None:
         self._step.finish()
+        self._asked = False
         self._guard.watch(self.optimizer)
 
     def _measure(self) -> dict[str, Probe] | None:
@@ -331,6 +340,7 @@ class MomentumController:
         self._pool.device = self._device()
         measured = self._pool.measure()
         if self._on_device():
+            self._pool.keep_measurable()
             self._take(measured)
             return measured
         numbers = [stack_probe(probe) for probe in measured.values()]
@@ -361,8 +371,8 @@ class MomentumController:
         name, on_device = type(self.policy).__name__, self._on_device()
         if not isinstance(betas, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
-                f"{name}.update gave a {type(betas).__name__}; it must give a dict of momenta, for "
-                f"modalities among {', '.join(base)}"
+                f"{name}.update gave {betas!r}; it must give a dict of momenta, for modalities "
+                f"among {', '.join(base)}"
             )
         checked: dict[str, Number] = {}
         for modality, beta in betas.items():
@@ -409,6 +419,9 @@ class MomentumController:
         return next(p.device for group in tagged(self.optimizer) for p in group["params"])
 
     def _show_betas(self, base: Mapping[str, Number]) -> None:
+        """Show loggers the momenta, from the first step on: a fresh optimizer must look it."""
+        if not self._shown:
+            return
         for group in tagged(self.optimizer):
             group[_BETA] = self._betas.get(group["modality"], base[group["modality"]])
 
@@ -435,6 +448,8 @@ class MomentumController:
 
     def _after_save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         state_dict[_KEY] = self.state_dict()
+        for group in state_dict["param_groups"]:  # not a setting, so not for another optimizer
+            group.pop(_BETA, None)
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
         self._settle()
@@ -452,7 +467,8 @@ class MomentumController:
             self._load(staged)
         else:
             self._ages.reconcile(optimizer.state)
-            self._guard.watch(self.optimizer)
+            self._guard.watch(optimizer)
+            self._show_betas(self._base())
 
     def __getstate__(self) -> dict[str, Any]:
         """For deepcopy and pickle. Hooks cannot be copied; `__setstate__` registers new ones."""
@@ -460,4 +476,5 @@ class MomentumController:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._step.undo()  # of a step that had raised before the copy was made
         self.attach()

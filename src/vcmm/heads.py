@@ -193,7 +193,7 @@ class ProbeHeads(nn.Module):
 
     def _learn(self, target: Tensor, observed: Observed) -> None:
         sums = {
-            name: half_sums(batch_of(name, pair, target, self.loss), 0)
+            name: half_sums(batch_of(name, *pair, target, self.loss), 0)
             for name, pair in observed.items()
         }
         for name, module in self.heads.items():

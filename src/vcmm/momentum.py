@@ -225,7 +225,6 @@ class Written:
                 if isinstance(entry.before, Tensor):
                     found = entry.before.copy_(torch.as_tensor(found))
                 self.group[entry.key] = found
-        self._entries = []
 
 
 class Writer:

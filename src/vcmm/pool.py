@@ -24,6 +24,7 @@ from .probe import (
     Rows,
     Sums,
     cheaper_form,
+    choose_memory,
     direct_probe,
     full_precision,
     gram_probe,
@@ -119,6 +120,10 @@ class Pool:
     def __bool__(self) -> bool:
         return any(stream.extent.batches for stream in self.streams.values())
 
+    @property
+    def ever_observed(self) -> bool:
+        return any(s.extent.batches or s.memory is not None for s in self.streams.values())
+
     def open(self, modalities: Iterable[str]) -> None:
         """Have a stream for each, in this order, which must be the same on all ranks."""
         self.streams = {m: self.streams.get(m) or Stream() for m in modalities}
@@ -139,6 +144,18 @@ class Pool:
             probes = self._measure_over(ranks) if ranks else self._measure_alone()
         self.discard()
         return probes
+
+    def keep_measurable(self) -> None:
+        """Have `remember` keep the last gradient, without asking the device, where this one is nan.
+
+        Rows can be chosen so only if there are as many as before. If not, and if this gradient is
+        nan, the next change is nan, which a policy must take for none at all.
+        """
+        for modality, new in self._fresh.items():
+            old = self.streams[modality].memory
+            if old is not None:
+                finite = torch.isfinite(new.noise) & torch.isfinite(new.energy)
+                self._fresh[modality] = choose_memory(finite, new, old)
 
     def remember(self, modalities: Iterable[str]) -> None:
         """Keep the gradients just measured of these modalities as the ones of the last step."""

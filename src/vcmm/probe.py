@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -127,7 +127,8 @@ def residuals(loss: Loss, logits: Tensor, target: Tensor) -> Tensor:
 @torch.no_grad()
 def batch_of(
     modality: str,
-    observed: tuple[Tensor, Tensor],
+    features: Tensor,
+    logits: Tensor,
     target: Tensor,
     loss: Loss = "cross_entropy",
     mask: Tensor | None = None,
@@ -136,8 +137,7 @@ def batch_of(
 
     In float32, or float64 if that is what comes in, and never in autocast's half precision.
     """
-    _check(modality, observed, target, loss, mask)
-    features, logits = observed
+    _check(modality, features, logits, target, loss, mask)
     dtype = torch.promote_types(torch.promote_types(features.dtype, logits.dtype), torch.float32)
     valid = torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
     if not target.is_floating_point() and target.shape == valid.shape:
@@ -159,7 +159,8 @@ def batch_of(
 
 def _check(
     modality: str,
-    observed: tuple[Tensor, Tensor],
+    features: Tensor,
+    logits: Tensor,
     target: Tensor,
     loss: Loss,
     mask: Tensor | None,
@@ -169,13 +170,6 @@ def _check(
     def error(message: str, kind: type[Exception] = ValueError) -> Exception:
         return kind(f"modality {modality!r}: {message}")
 
-    if not isinstance(cast(object, observed), tuple | list) or len(observed) != 2:
-        raise error(
-            f"observe was given a {type(observed).__name__}; it takes what goes into the head and "
-            f"what comes out of it: {modality}=(features, logits)",
-            TypeError,
-        )
-    features, logits = observed
     for name, tensor in (("features", features), ("logits", logits)):
         if not tensor.is_floating_point():
             raise error(
@@ -300,6 +294,20 @@ def gram_probe(rows: Rows, memory: Memory | None) -> tuple[Probe, Memory]:
     product = whole @ _gram(rows, before) @ (old / old.sum()) / entries
     change = (energy + memory.energy - 2 * product).clamp(min=0)
     return Probe(noise, change, memory.noise, energy), new
+
+
+def choose_memory(condition: Tensor, new: Memory, old: Memory) -> Memory:
+    """`new` where the condition holds, else `old`, if they are of the same shape; else `new`."""
+    noise = torch.where(condition, new.noise, old.noise)
+    energy = torch.where(condition, new.energy, old.energy)
+    now, before = new.gradient, old.gradient
+    if isinstance(now, Tensor) and isinstance(before, Tensor) and now.shape == before.shape:
+        return Memory(torch.where(condition, now, before), noise, energy)
+    if isinstance(now, Rows) and isinstance(before, Rows):
+        pairs = list(zip(now, before, strict=True))
+        if all(a.shape == b.shape for a, b in pairs):
+            return Memory(Rows(*(torch.where(condition, a, b) for a, b in pairs)), noise, energy)
+    return new
 
 
 def _first_probe(memory: Memory) -> Probe:

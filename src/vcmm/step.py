@@ -20,6 +20,7 @@ class Ageing(NamedTuple):
 
     parameters: list[Tensor]
     after: Age
+    at_base: Age  # what it comes to if the step is taken without us
     trace: Trace | None  # of its first parameter, before the step
 
 
@@ -37,6 +38,7 @@ class Step:
         self._written: list[Written] = []
         self._split: list[tuple[Group, list[Group]]] = []
         self._ageing: list[Ageing] = []
+        self._abandoned: list[Ageing] = []
 
     @property
     def open(self) -> bool:
@@ -47,6 +49,7 @@ class Step:
         self, betas: Mapping[str, Number], base: Mapping[str, Number], *, exact: bool
     ) -> None:
         """Give every modality its momentum; one that `betas` leaves out keeps its base."""
+        self._abandoned = []
         groups: list[Group] = []
         for index, group in enumerate(self.optimizer.param_groups):
             modality = group.get("modality")
@@ -80,7 +83,8 @@ class Step:
             after = advanced(self._writer.binding, age, beta, own)
             if after.moved:
                 self._seed(parameters)
-            older.append(Ageing(parameters, after, trace_of(state.get(parameters[0]))))
+            at_base = advanced(self._writer.binding, age, own, own)
+            older.append(Ageing(parameters, after, at_base, trace_of(state.get(parameters[0]))))
         self._ageing += older
         return older
 
@@ -104,19 +108,28 @@ class Step:
 
     def finish(self) -> None:
         """The step was taken: its parameters are older now."""
+        for cohort in self._abandoned:
+            self.ages.set(cohort.parameters, cohort.at_base)
         for cohort in self._ageing:
             self.ages.set(cohort.parameters, cohort.after)
-        self._undo()
+        self._abandoned = []
+        self.undo()
 
     def abandon(self) -> bool:
-        """The step raised. Whose optimizer state has moved has taken it; whether any has."""
+        """The step raised. Whose optimizer state has moved has taken it; whether any has.
+
+        If it did not raise, but is being looked at from within, it goes on at the base momentum.
+        """
         moved = [cohort for cohort in self._ageing if self._has_moved(cohort)]
         for cohort in moved:
             self.ages.set(cohort.parameters, cohort.after)
-        self._undo()
+        self._abandoned = [cohort for cohort in self._ageing if not self._has_moved(cohort)]
+        self.undo()
         return bool(moved)
 
     def _has_moved(self, cohort: Ageing) -> bool:
+        if not cohort.parameters:
+            return False
         before, now = cohort.trace, trace_of(self.optimizer.state.get(cohort.parameters[0]))
         if before is None or now is None:
             # A fresh state is counted up in place, but SGD's buffer is made of the first gradient.
@@ -124,21 +137,21 @@ class Step:
             return now is not None and (anchored or now[1] > 0)
         return now[0] is not before[0] or now[1] != before[1]
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
         """Put back what the groups held before."""
         for written in self._written:
             written.undo()
+        for original, parts in self._split:
+            for part in parts:  # carry over what was changed in it meanwhile
+                original.update({key: v for key, v in part.items() if key != "params"})
         if self._split:
-            whole = {id(part): group for group, parts in self._split for part in parts}
-            restored: list[Group] = []
-            for group in self.optimizer.param_groups:
-                original = whole.get(id(group), group)
-                if original is not group:  # carry over what was changed in the part meanwhile
-                    original.update({key: v for key, v in group.items() if key != "params"})
-                if not restored or restored[-1] is not original:
-                    restored.append(original)
-            self.optimizer.param_groups[:] = restored
+            self.optimizer.param_groups[:] = self._rejoined()
         self._written, self._split, self._ageing = [], [], []
+
+    def _rejoined(self) -> list[Group]:
+        whole = {id(part): group for group, parts in self._split for part in parts}
+        groups = [whole.get(id(group), group) for group in self.optimizer.param_groups]
+        return [g for i, g in enumerate(groups) if i == 0 or g is not groups[i - 1]]
 
     def rehearse(self) -> bool:
         """Whether this step is none, but the way in which DistributedCheckpoint makes a state.
@@ -147,14 +160,24 @@ class Step:
         optimizer may count that step, but no gradient entered a moment, so no beta entered P.
         """
         optimizer = self.optimizer
-        if optimizer.state or any(group["lr"] != 0 for group in optimizer.param_groups):
+        if optimizer.state or any(_may_learn(group["lr"]) for group in optimizer.param_groups):
             return False
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         stepped = [p for p in parameters if p.grad is not None]
         if not stepped or any(bool(torch.count_nonzero(p.grad)) for p in stepped):
             return False
-        counted = self._writer.binding.correction == "bias"
-        unknown = [p for p in stepped if not self.ages.knows(p)]
-        if unknown:
-            self._ageing = [Ageing(unknown, Age(1.0, 0.0, 0.0) if counted else NEWBORN, None)]
+        counted = self._writer.binding.correction != "anchored"
+        age = Age(1.0, 0.0, 0.0, rehearsed=True) if counted else Age(rehearsed=True)
+        for group in tagged(optimizer):
+            unknown = [p for p in group["params"] if p.grad is not None and not self.ages.knows(p)]
+            self._ageing.append(Ageing(unknown, age, age, None))
+            if group.get("weight_decay"):  # it would enter the moments as a gradient
+                written = Written(group)
+                written.put("weight_decay", 0.0)
+                self._written.append(written)
         return True
+
+
+def _may_learn(lr: Number) -> bool:
+    """Whether a learning rate is not zero; one on a device is not asked."""
+    return lr != 0 if not isinstance(lr, Tensor) else lr.device.type != "cpu" or bool(lr != 0)

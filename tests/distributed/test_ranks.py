@@ -270,7 +270,25 @@ def test_fact_09_without_the_reduction_the_ranks_drift_apart(ranks: Ranks) -> No
     assert len({repr(answer["parameters"]) for answer in answers}) == ranks.world
 
 
+@pytest.mark.parametrize("ranks", [3], indirect=True)
+@pytest.mark.parametrize("split", [[[0, 1, 2]], [[0], [1, 2]]], ids=str)
+def test_fact_09_ranks_that_round_differently_take_the_numbers_of_the_first(
+    ranks: Ranks, split: list[list[int]]
+) -> None:
+    # Unlike machines may; and betas that differ in the last digit would part the replicas.
+    answers = ranks(worker.rounded_unlike, split=split)
+    for part in split:
+        want = [(i + 1) * (1 + part[0] * 1e-15) for i in range(4)]
+        for rank in part:
+            assert answers[rank] == dict.fromkeys(worker.MODALITIES, want)
+
+
 # In training
+
+AVERAGES = pytest.mark.parametrize(
+    ("average", "form"),
+    [("ddp", "direct"), ("ddp", "gram"), ("ddp", "mixed"), ("hand", "mixed")],
+)
 
 
 def with_absences(plan: Plan) -> Plan:
@@ -283,8 +301,7 @@ def with_absences(plan: Plan) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("form", ["direct", "gram", "mixed"])
-@pytest.mark.parametrize("average", ["ddp", "hand"])
+@AVERAGES
 def test_fact_09_replicas_stay_bitwise_equal_in_training(
     ranks: Ranks, average: str, form: str
 ) -> None:
@@ -297,8 +314,7 @@ def test_fact_09_replicas_stay_bitwise_equal_in_training(
     assert abs(beta - 0.9) > 1e-4  # it has moved, so that there is something to agree on
 
 
-@pytest.mark.parametrize("form", ["direct", "gram", "mixed"])
-@pytest.mark.parametrize("average", ["ddp", "hand"])
+@AVERAGES
 def test_fact_09_training_on_ranks_is_training_in_one_process(
     ranks: Ranks, average: str, form: str
 ) -> None:

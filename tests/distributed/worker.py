@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from vcmm import VCMM, ProbeHeads, modal_groups
+from vcmm import VCMM, Probe, ProbeHeads, modal_groups, pool
 
 MODALITIES = ("audio", "video")
 # Of the true head from step to step, so that there is a drift to measure beside the noise.
@@ -252,13 +252,7 @@ def train(
                     h, z, y = map(torch.cat, zip(*pieces_of_it, strict=True))
                     vcmm.observe(y, **{modality: (h, z)})
         elif average == "hand":
-            for parameter in model.parameters():
-                absent = parameter.grad is None
-                gradient = torch.zeros_like(parameter) if absent else parameter.grad
-                ranks_with_it = torch.tensor(0 if absent else 1)
-                dist.all_reduce(gradient)
-                dist.all_reduce(ranks_with_it)
-                parameter.grad = gradient.div_(world) if ranks_with_it else None
+            average_by_hand(model, world)
         optimizer.step()
         optimizer.zero_grad()
         history.append(vcmm.metrics())
@@ -268,6 +262,30 @@ def train(
         "parameters": [p.detach().numpy().tobytes() for p in model.parameters()],
         "values": [p.detach().double().flatten().tolist() for p in model.parameters()],
     }
+
+
+def average_by_hand(model: nn.Module, world: int) -> None:
+    """The mean over ranks, in one collective, of the gradients that any rank has."""
+    parameters = list(model.parameters())
+    owners = torch.tensor([float(p.grad is not None) for p in parameters])
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(owners)
+    dist.all_reduce(flat)
+    parts = flat.div_(world).split([p.numel() for p in parameters])
+    for parameter, gradient, owned in zip(parameters, parts, owners.tolist(), strict=True):
+        parameter.grad = gradient.view_as(parameter).clone() if owned else None
+
+
+def rounded_unlike(
+    *, split: list[list[int]], groups: dict[tuple[int, ...], dist.ProcessGroup]
+) -> dict[str, list[float]]:
+    """What ranks agree on that have rounded the last digits each in its own way."""
+    ranks = pool.Ranks(group_of(split, groups), torch.device("cpu"))
+    one = torch.ones((), dtype=torch.float64)
+    numbers = [(i + 1) * one * (1 + here()[0] * 1e-15) for i in range(4)]
+    agreed = ranks.same_everywhere({m: Probe(*numbers) for m in MODALITIES})
+    return {m: [float(x) for x in pool.stack_probe(probe)] for m, probe in agreed.items()}
 
 
 def probe_heads(
