@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import ReferenceType, ref
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -34,8 +35,9 @@ class Guard:
 
     def __init__(self) -> None:
         self._traces: list[Trace | None] = []  # one per group
-        self._gradient: tuple[Tensor, Tensor] | None = None  # at the last observation
-        self._spent: Tensor | None = None  # gradient of the step that was taken last
+        # Gradients are known by weak references: zero_grad() is to free them.
+        self._gradient: tuple[Tensor, ReferenceType[Tensor]] | None = None  # last observed with
+        self._spent: ReferenceType[Tensor] | None = None  # last stepped with
 
     def require_hook(self, handle: Any) -> None:
         """A copied or detached controller would observe in vain."""
@@ -49,7 +51,7 @@ class Guard:
         """Remember the state that the optimizer is in after a step that was seen."""
         self._traces = _traces(optimizer)
         first = _first_gradient(optimizer)
-        self._spent = first[1] if first else None
+        self._spent = ref(first[1]) if first else None
 
     def require_seen(self, optimizer: Optimizer) -> None:
         """Raise if the optimizer has stepped since `watch`."""
@@ -75,13 +77,15 @@ class Guard:
             return False
         parameter, gradient = self._gradient
         now = parameter.grad
-        return now is None or (now is not gradient and not _is_part(now))
+        return now is None or (now is not gradient() and not _is_part(now))
 
     def note_gradient(self, optimizer: Optimizer) -> None:
         """Remember the gradients that an observation belongs to, if they are there already."""
-        self._gradient = _first_gradient(optimizer)
-        if self._gradient is not None and self._gradient[1] is self._spent:
-            self._gradient = None  # zero_grad() is still to come
+        first = _first_gradient(optimizer)
+        self._gradient = None
+        # The gradient of the last step is still there if zero_grad() is still to come.
+        if first is not None and not (self._spent is not None and first[1] is self._spent()):
+            self._gradient = first[0], ref(first[1])
 
     def forget_gradient(self) -> None:
         self._gradient = None

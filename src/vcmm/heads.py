@@ -6,6 +6,7 @@ fusions that have no modality logits; nothing but the probe sees them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -68,8 +69,9 @@ class Capture:
         self._captured = {}
 
     def keep(self, name: str, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        recomputing = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
-        if not recomputing:
+        # A compiled forward is not run anew by the backward pass, and must not ask.
+        compiling = torch.compiler.is_compiling()
+        if compiling or torch._C._current_graph_task_id() == -1:  # pyright: ignore[reportPrivateUsage]
             self._captured[name] = (inputs[0].detach(), output.detach())
 
     @torch.no_grad()
@@ -103,7 +105,7 @@ class Capture:
         return {**self.__dict__, "_captured": {}}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Hook:
     """A forward hook that copies and pickles: a copied head reports to the copied capture."""
 
@@ -117,10 +119,10 @@ class _Hook:
 
 def _check_slices(slices: Mapping[str, slice], width: int) -> None:
     for modality, part in slices.items():
-        if not range(width)[part]:
+        if not range(width)[part] or max(part.start or 0, part.stop or 0) > width:
             raise ValueError(
-                f"modality {modality!r}: {part} takes nothing of the head's {width} inputs; give "
-                "the range that its features have in the concatenation"
+                f"modality {modality!r}: {part} does not lie within the head's {width} inputs; "
+                "give the range that its features have in the concatenation"
             )
 
 
@@ -206,6 +208,7 @@ class ProbeHeads(nn.Module):
             head.weight.grad = head.bias.grad = None  # a head without samples keeps still
             if self._sum_over_ranks(gradient, weight) or name in sums:
                 gradient /= weight.clamp(min=1)
+                gradient = torch.where(gradient.isfinite().all(), gradient, 0.0)
                 head.weight.grad = gradient[:, :-1].contiguous()
                 head.bias.grad = gradient[:, -1].contiguous()
         self._optimizer.step()
@@ -224,4 +227,4 @@ class ProbeHeads(nn.Module):
         return self._optimizer.state_dict()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self._optimizer.load_state_dict(state)
+        self._optimizer.load_state_dict(copy.deepcopy(state))

@@ -105,9 +105,12 @@ SGD = Binding(
     momentum="momentum", correction="anchored", decoupled=_never, objection=_sgd_objection
 )
 
+# Older kernels do not convert a tensor's dtype to the parameter's.
+_TENSOR_BETAS = hasattr(torch.optim.optimizer, "_to_scalar")
+
 _BINDINGS: dict[type[Optimizer], Binding] = {
-    torch.optim.Adam: Binding(tensor_momentum=True),
-    torch.optim.AdamW: Binding(decoupled=_always, tensor_momentum=True),
+    torch.optim.Adam: Binding(tensor_momentum=_TENSOR_BETAS),
+    torch.optim.AdamW: Binding(decoupled=_always, tensor_momentum=_TENSOR_BETAS),
     torch.optim.Adamax: Binding(decoupled=_never),
     torch.optim.RAdam: Binding(),
     torch.optim.NAdam: Binding(correction="inherent"),

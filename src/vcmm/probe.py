@@ -223,9 +223,10 @@ def half_sums(batch: Batch, parity: int) -> Sums:
     """S and w of both halves. The first sample stands at an even position if `parity` is 0."""
     valid = batch.valid.unsqueeze(-1)
     features = torch.cat([batch.features * valid, valid], dim=-1)
-    first, second = (
-        batch.residuals[i::2].flatten(0, -2).T @ features[i::2].flatten(0, -2) for i in (0, 1)
-    )
+    with full_precision(features.device):
+        first, second = (
+            batch.residuals[i::2].flatten(0, -2).T @ features[i::2].flatten(0, -2) for i in (0, 1)
+        )
     sums = torch.stack([first, second])
     weights = torch.stack([batch.valid[0::2].sum(), batch.valid[1::2].sum()])
     return Sums(sums.flip(0), weights.flip(0)) if parity else Sums(sums, weights)
