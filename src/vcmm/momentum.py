@@ -106,7 +106,7 @@ SGD = Binding(
 )
 
 # Older kernels do not convert a tensor's dtype to the parameter's.
-_TENSOR_BETAS = hasattr(torch.optim.optimizer, "_to_scalar")
+_TENSOR_BETAS = "decoupled_weight_decay" in torch.optim.Adam.__init__.__annotations__
 
 _BINDINGS: dict[type[Optimizer], Binding] = {
     torch.optim.Adam: Binding(tensor_momentum=_TENSOR_BETAS),
