@@ -37,7 +37,7 @@ def unclipped(
     """l~ by the way that the policy goes: R = 1 and Q = rho."""
     logits = logit_gain(drift_ratio(vector(*rho), torch.ones(len(rho), dtype=torch.float64)))
     marked = torch.tensor(known or [True] * len(rho))
-    return centred_logit(logits, marked, vector(*[1 - base] * len(rho)), strength)
+    return torch.stack(centred_logit(logits, marked, vector(*[1 - base] * len(rho)), strength))
 
 
 def betas(
@@ -291,8 +291,8 @@ def test_one_known_modality_or_none_keeps_the_base(known: tuple[bool, ...]) -> N
 def test_each_modality_moves_from_its_own_base() -> None:
     logits = logit_gain(vector(0.1, 0.01))
     both = torch.tensor([True, True])
-    found = centred_logit(logits, both, vector(0.1, 0.2), 1.0)
-    same = centred_logit(logits, both, vector(0.1, 0.1), 1.0)
+    found = torch.stack(centred_logit(logits, both, vector(0.1, 0.2), 1.0))
+    same = torch.stack(centred_logit(logits, both, vector(0.1, 0.1), 1.0))
     assert found[0] == same[0]
     shift = math.log(0.2 / 0.8) - math.log(0.1 / 0.9)
     assert (found - same)[1].item() == pytest.approx(shift, abs=1e-14)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 from torch import Tensor
@@ -31,11 +32,23 @@ class Age:
 NEWBORN = Age()
 
 
+@dataclass(slots=True)
+class Cohort:
+    """Parameters that stepped together last time, in that order, and their age."""
+
+    members: list[Tensor]  # empty once any of them has left for another cohort
+    age: Age
+
+    def consists_of(self, parameters: list[Tensor]) -> bool:
+        return len(parameters) == len(self.members) and all(map(is_, parameters, self.members))
+
+
 class Ages:
     """The age of every parameter that has taken a step."""
 
     def __init__(self) -> None:
-        self._ages: dict[Tensor, Age] = {}
+        self._cohorts: dict[Tensor, Cohort] = {}
+        self._known: list[Tensor] = []  # whose entries the optimizer had after the last step
 
     def cohorts(
         self,
@@ -48,35 +61,58 @@ class Ages:
         `state` is the optimizer's. A parameter without an entry there has no history, whatever it
         had before: clearing the state is how a training phase restarts an optimizer.
         """
+        stepping = [p for p in parameters if p.grad is not None]
+        # Nearly always those that stepped together last time do so again.
+        together = self._cohorts.get(stepping[0]) if stepping else None
+        if together and together.consists_of(stepping) and self._stands(state):
+            return {together.age: stepping}
         cohorts: dict[Age, list[Tensor]] = {}
         found: dict[float, Age] = {}
-        for parameter in parameters:
-            if parameter.grad is None:
-                continue
+        for parameter in stepping:
             history = state.get(parameter)
             if not history:
                 age = NEWBORN
+            elif parameter in self._cohorts:
+                age = self._cohorts[parameter].age
             else:
-                age = self._ages.get(parameter)
-                if age is None:
-                    age = _age_of(history, base)
-                    age = found.setdefault(float(age.steps), age)
+                age = _age_of(history, base)
+                age = found.setdefault(float(age.steps), age)
             cohorts.setdefault(age, []).append(parameter)
         return cohorts
 
+    def _stands(self, state: Mapping[Tensor, Mapping[str, Any]]) -> bool:
+        """Whether nobody has removed or cleared an entry since the last step, nor added one."""
+        same = len(state) == len(self._known) and all(map(is_, state, self._known))
+        return same and all(state.values())
+
+    def remember(self, state: Iterable[Tensor]) -> None:
+        """The optimizer's state after a step, in which all that took the step have an entry."""
+        self._known = list(state)
+
     def knows(self, parameter: Tensor) -> bool:
-        return parameter in self._ages
+        return parameter in self._cohorts
 
     def set(self, parameters: Iterable[Tensor], age: Age) -> None:
-        self._ages.update(dict.fromkeys(parameters, age))
+        members = list(parameters)
+        together = self._cohorts.get(members[0]) if members else None
+        if together and together.consists_of(members):
+            together.age = age
+            return
+        self._forget(members)
+        self._cohorts.update(dict.fromkeys(members, Cohort(members, age)))
+
+    def _forget(self, parameters: Iterable[Tensor]) -> None:
+        for parameter in parameters:
+            if parameter in self._cohorts:
+                self._cohorts.pop(parameter).members = []
 
     def reconcile(self, state: Mapping[Tensor, Mapping[str, Any]]) -> None:
         """Forget the ages that a newly loaded optimizer state contradicts."""
-        for parameter, age in list(self._ages.items()):
+        for parameter, cohort in list(self._cohorts.items()):
             steps = state.get(parameter, {}).get("step")
-            differs = steps is not None and float(steps) != float(age.steps)
-            if differs or age.rehearsed:
-                del self._ages[parameter]
+            differs = steps is not None and float(steps) != float(cohort.age.steps)
+            if differs or cohort.age.rehearsed:
+                self._forget([parameter])
 
     def state_dict(self, groups: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
         """Per group its cohorts, as [steps, log_product, log_base, moved, positions]."""
@@ -84,8 +120,8 @@ class Ages:
         for group in groups:
             cohorts: dict[Age, list[int]] = {}
             for position, parameter in enumerate(group["params"]):
-                if parameter in self._ages:
-                    cohorts.setdefault(self._ages[parameter], []).append(position)
+                if parameter in self._cohorts:
+                    cohorts.setdefault(self._cohorts[parameter].age, []).append(position)
             state.append(
                 [
                     [float(a.steps), float(a.log_product), float(a.log_base), a.moved, positions]
@@ -97,7 +133,7 @@ class Ages:
     def load_state_dict(
         self, state: Iterable[Iterable[Any]], groups: Iterable[Mapping[str, Any]]
     ) -> None:
-        self._ages = {}
+        self._cohorts, self._known = {}, []
         for group, cohorts in zip(groups, state, strict=True):
             for steps, log_product, log_base, moved, positions in cohorts:
                 members = [group["params"][position] for position in positions]

@@ -24,8 +24,8 @@ from .checkpoint import fitting_groups, read, require_same, signature, write
 from .guard import Guard, tagged
 from .momentum import Writer, binding_of
 from .policy import Policy
-from .pool import Pool, stack_probe
-from .probe import Loss, Number, Probe, batch_of
+from .pool import Pool
+from .probe import Loss, Number, Probe, batch_of, numbers_of
 from .step import Step
 
 _KEY = "vcmm"  # of our state inside the optimizer's state_dict
@@ -128,6 +128,7 @@ class MomentumController:
         }
         for modality, batch in batches.items():
             self._pool.streams[modality].add(batch)
+        self._pool.anticipate()
         self._guard.note_gradient(self.optimizer)
 
     @property
@@ -343,12 +344,13 @@ class MomentumController:
             self._pool.keep_measurable()
             self._take(measured)
             return measured
-        numbers = [stack_probe(probe) for probe in measured.values()]
+        numbers = [cast(Tensor, n) for probe in measured.values() for n in numbers_of(probe)]
         if found_inf is not None:
-            numbers.append(found_inf.double().reshape(1))
+            numbers.append(found_inf.double().reshape(()))
         host: list[float] = []
         if numbers:
-            together = torch.cat([n.to(numbers[0].device) for n in numbers])
+            device = numbers[0].device
+            together = torch.stack([n if n.device == device else n.to(device) for n in numbers])
             host = cast(list[float], together.tolist())
         if found_inf is not None and host.pop():
             self._discarded += self._pool.observed

@@ -16,19 +16,21 @@ entries; `docs/bias.md` gives the sizes. It is the published order and so the de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor
+
+from .number import Number, Truth, isfinite, isnan, larger, where
 
 
-def running_mean(mean: Tensor, value: Tensor, smoothing: float) -> Tensor:
+def running_mean(mean: Number, value: Number, smoothing: float) -> Number:
     """a * mean + (1 - a) * value."""
     return smoothing * mean + (1 - smoothing) * value
 
 
-def first_drift(noise: Tensor, base_gain: Tensor) -> Tensor:
+def first_drift(noise: Number, base_gain: Number) -> Number:
     """The Q at which the Kalman gain of Q / R~ is the base optimizer's own gain K0 = 1 - beta0."""
     return noise * base_gain**2 / (1 - base_gain)
 
@@ -40,20 +42,20 @@ class Measurement:
     `change` and `previous_noise` are nan as well where there is no earlier probe to compare with.
     """
 
-    noise: Tensor  # R~_t
-    change: Tensor  # mean((g_t - g_{t-1})^2)
-    previous_noise: Tensor  # R~_{t-1}
-    energy: Tensor  # mean(g_t^2)
+    noise: Number  # R~_t
+    change: Number  # mean((g_t - g_{t-1})^2)
+    previous_noise: Number  # R~_{t-1}
+    energy: Number  # mean(g_t^2)
 
 
 @dataclass(slots=True)
 class Dynamics:
     """Running means of every modality; nan until it has been measured once."""
 
-    noise: Tensor  # R
-    drift: Tensor  # Q
-    raw_drift: Tensor  # running mean of u, for the floor after smoothing
-    energy: Tensor  # running mean of e, likewise
+    noise: Number  # R
+    drift: Number  # Q
+    raw_drift: Number  # running mean of u, for the floor after smoothing
+    energy: Number  # running mean of e, likewise
 
     @classmethod
     def empty(cls, modalities: int, device: torch.device | None = None) -> Dynamics:
@@ -65,20 +67,25 @@ class Dynamics:
         )
 
     @classmethod
+    def unknown(cls) -> Dynamics:
+        """Of one modality, on the host."""
+        return cls(*(math.nan for _ in cls.names()))
+
+    @classmethod
     def names(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> Dynamics:
+    def map(self, function: Callable[[Number], Number]) -> Dynamics:
         return Dynamics(*(function(getattr(self, name)) for name in self.names()))
 
-    def known(self) -> Tensor:
+    def known(self) -> Truth:
         """Modalities with an estimate that says something: R = Q = 0 has no ratio."""
         return (self.noise > 0) | (self.drift > 0)
 
     def update(
         self,
         measured: Measurement,
-        base_gain: Tensor,
+        base_gain: Number,
         *,
         smoothing: float,
         floor: float,
@@ -87,24 +94,24 @@ class Dynamics:
     ) -> None:
         """Take one step's measurement in. Where it is not finite the estimate stands."""
         noise, energy = measured.noise, measured.energy
-        measurable = torch.isfinite(noise) & torch.isfinite(energy) & ~torch.isinf(measured.change)
-        starting = measurable & torch.isnan(self.noise)
+        measurable = isfinite(noise) & isfinite(energy) & (abs(measured.change) != math.inf)
+        starting = measurable & isnan(self.noise)
         raw = measured.change
         if subtract_noise:
             raw = raw - noise - measured.previous_noise
 
-        def smooth(mean: Tensor, value: Tensor, first: Tensor) -> Tensor:
-            usable = measurable & torch.isfinite(value)
-            later = torch.where(usable, running_mean(mean, value, smoothing), mean)
-            return torch.where(starting, first, later)
+        def smooth(mean: Number, value: Number, first: Number) -> Number:
+            usable = measurable & isfinite(value)
+            later = where(usable, running_mean(mean, value, smoothing), mean)
+            return where(starting, first, later)
 
         start = first_drift(noise, base_gain)
         self.noise = smooth(self.noise, noise, noise)
         self.energy = smooth(self.energy, energy, energy)
         self.raw_drift = smooth(self.raw_drift, raw, start)
         if floor_after_smoothing:
-            floored = torch.maximum(self.raw_drift, floor * self.energy)
-            floored = torch.where(measurable, floored, self.drift)
-            self.drift = torch.where(starting, start, floored)
+            floored = larger(self.raw_drift, floor * self.energy)
+            floored = where(measurable, floored, self.drift)
+            self.drift = where(starting, start, floored)
         else:
-            self.drift = smooth(self.drift, torch.maximum(raw, floor * energy), start)
+            self.drift = smooth(self.drift, larger(raw, floor * energy), start)

@@ -12,48 +12,57 @@ and the filter is an exponential average with beta = 1 - K.
 | l~_m = logit K0 + strength * (logit K_m - mean_j logit K_j)     | `centred_logit` |
 | beta_m = 1 - clip(sigmoid(l~_m), gain_range)                    | `momentum`      |
 
-All arguments are float64 tensors with one entry per modality, on any device.
+Arguments are one modality's numbers, or float64 tensors of any shape on any device.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable
+
+from .number import Number, Truth, clamp, divide, log, sigmoid, sqrt, where
 
 # Beyond these a ratio carries no further information, and its logarithm is still finite.
 _RATIO_RANGE = (1e-300, 1e300)
 
 
-def drift_ratio(drift: Tensor, noise: Tensor) -> Tensor:
+def drift_ratio(drift: Number, noise: Number) -> Number:
     """rho = Q / R, kept within 1e-300 and 1e300. Where both are zero there is no ratio: nan."""
-    return (drift / noise).clamp(*_RATIO_RANGE)
+    return clamp(divide(drift, noise), *_RATIO_RANGE)
 
 
-def kalman_gain(rho: Tensor) -> Tensor:
+def kalman_gain(rho: Number) -> Number:
     """K in (0, 1) with rho = K^2 / (1 - K), in a form that does not cancel for small or large rho.
 
     Checked against known values in `tests/test_gain.py`.
     """
-    return 2 / (1 + torch.sqrt(1 + 4 / rho))
+    return 2 / (1 + sqrt(1 + 4 / rho))
 
 
-def logit_gain(rho: Tensor) -> Tensor:
+def logit_gain(rho: Number) -> Number:
     """log(K / (1 - K)), without forming 1 - K, which rounds to zero for large rho."""
-    return torch.log(rho) - torch.log(kalman_gain(rho))
+    return log(rho) - log(kalman_gain(rho))
 
 
-def centred_logit(logits: Tensor, known: Tensor, base_gain: Tensor, strength: float) -> Tensor:
+def centred_logit(
+    logits: Iterable[Number],
+    known: Iterable[Truth],
+    base_gain: Iterable[Number],
+    strength: float,
+) -> list[Number]:
     """l~_m = logit K0 + strength * (logit K_m - mean of logit K_j over the known modalities).
 
     `known` marks the modalities that have an estimate. The others keep the base and stay out of
-    the mean; a single known modality has nothing to be compared with, and keeps the base too.
+    the mean; a single known modality is its own mean, and keeps the base too.
     """
-    zero = torch.zeros_like(logits)
-    mean = torch.where(known, logits, zero).sum() / known.sum().clamp(min=1)
-    deviation = torch.where(known & (known.sum() > 1), logits - mean, zero)
-    return torch.logit(base_gain) + strength * deviation
+    rows = list(zip(logits, known, base_gain, strict=True))
+    total: Number = sum(where(has, logit, 0.0) for logit, has, _ in rows)
+    mean = divide(total, sum(has for _, has, _ in rows))
+    return [
+        log(base / (1 - base)) + strength * where(has, logit - mean, 0.0)
+        for logit, has, base in rows
+    ]
 
 
-def momentum(logits: Tensor, gain_range: tuple[float, float]) -> Tensor:
+def momentum(logits: Number, gain_range: tuple[float, float]) -> Number:
     """beta = 1 - clip(sigmoid(l), gain_range)."""
-    return 1 - torch.sigmoid(logits).clamp(*gain_range)
+    return 1 - clamp(sigmoid(logits), *gain_range)

@@ -17,7 +17,6 @@ c_t = (1 - beta_t^t) / (1 - P_t), and the unmodified kernel computes what the me
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .ages import Age
-from .probe import Number
+from .number import Number, expm1, log
 
 Group = dict[str, Any]
 
@@ -169,8 +168,8 @@ def advanced(binding: Binding, age: Age, beta: Number, base: Number) -> Age:
     at_base = not binding.literal and (beta is base or (isinstance(beta, float) and beta == base))
     return Age(
         steps=age.steps + 1,
-        log_product=age.log_product + _log(beta),
-        log_base=age.log_base + _log(base),
+        log_product=age.log_product + log(beta),
+        log_base=age.log_base + log(base),
         moved=age.moved or not at_base,
     )
 
@@ -180,10 +179,10 @@ def correction(binding: Binding, after: Age, beta: Number) -> Number:
     if binding.correction == "inherent":
         return 1.0
     if binding.correction == "bias":
-        return _expm1(after.steps * _log(beta)) / _expm1(after.log_product)
+        return expm1(after.steps * log(beta)) / expm1(after.log_product)
     if binding.literal:
-        return -1 / _expm1(after.log_product)
-    return _expm1(after.log_base) / _expm1(after.log_product)
+        return -1 / expm1(after.log_product)
+    return expm1(after.log_base) / expm1(after.log_product)
 
 
 @dataclass(slots=True)
@@ -287,13 +286,3 @@ class Writer:
 
 
 _LEAST = sys.float_info.min
-
-
-def _log(x: Number) -> Number:
-    if isinstance(x, Tensor):
-        return torch.log(x.double())
-    return math.log(x) if x > 0 else -math.inf
-
-
-def _expm1(x: Number) -> Number:
-    return torch.expm1(x) if isinstance(x, Tensor) else math.expm1(x)

@@ -19,14 +19,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from .dynamics import Dynamics, Measurement
 from .gain import centred_logit, drift_ratio, kalman_gain, logit_gain, momentum
-from .probe import Number, Probe
+from .number import Number, where
+from .probe import Probe
 
 # A beta0 of .7 makes a base gain of .30000000000000004.
 _ROUNDING = 1e-9
@@ -112,8 +112,7 @@ class Kalman(Policy):
         self.center = center
         self.floor_after_smoothing = floor_after_smoothing
         self._steps = 0
-        self._modalities: tuple[str, ...] = ()
-        self._dynamics = Dynamics.empty(0)
+        self._dynamics: dict[str, Dynamics] = {}
 
     def check(self, base: Mapping[str, float]) -> None:
         if self.strength == 0 or not self.center:
@@ -133,15 +132,11 @@ class Kalman(Policy):
     ) -> Mapping[str, Number]:
         self.check({m: beta for m, beta in base.items() if isinstance(beta, float)})
         self._steps += 1
-        device = next(
-            (p.noise.device for p in probes.values() if isinstance(p.noise, Tensor)), None
-        )
-        self._follow(tuple(base), device)
-        base_gain = 1 - _vector(base.values(), self._dynamics.noise.device)
-        if probes:
-            self._dynamics.update(
-                self._measurement(probes),
-                base_gain,
+        self._dynamics = {m: self._dynamics.get(m) or Dynamics.unknown() for m in base}
+        for modality, probe in probes.items():
+            self._dynamics[modality].update(
+                Measurement(probe.noise, probe.change, probe.previous_noise, probe.energy),
+                1 - base[modality],
                 smoothing=self.smoothing,
                 floor=self.floor,
                 subtract_noise=self.subtract_noise,
@@ -149,75 +144,55 @@ class Kalman(Policy):
             )
         if self._steps <= self.warmup or (self.center and (self.strength == 0 or len(base) < 2)):
             return {}
-        return self._betas(base, base_gain)
+        return self._betas(base)
 
-    def _betas(self, base: Mapping[str, Number], base_gain: Tensor) -> Mapping[str, Number]:
-        known = self._dynamics.known()
-        logits = logit_gain(self._ratio())
-        if self.center:
-            logits = centred_logit(logits, known, base_gain, self.strength)
-        betas = torch.where(known, momentum(logits, self.gain_range), 1 - base_gain)
-        if known.device.type != "cpu":  # a capturable step must not ask the device what is known
-            return dict(zip(base, betas.unbind(), strict=True))
-        if self.center and known.sum() < 2:
+    def _betas(self, base: Mapping[str, Number]) -> Mapping[str, Number]:
+        known = [self._dynamics[m].known() for m in base]
+        on_device = any(isinstance(k, Tensor) for k in known)
+        if not on_device and self.center and sum(known) < 2:
             return {}
-        values = cast(list[float], betas.tolist())
-        estimated = cast(list[bool], known.tolist())
-        return {m: beta for m, beta, e in zip(base, values, estimated, strict=True) if e}
-
-    def _ratio(self) -> Tensor:
-        return drift_ratio(self._dynamics.drift, self._dynamics.noise)
-
-    def _measurement(self, probes: Mapping[str, Probe]) -> Measurement:
-        nothing = Probe(math.nan, math.nan, math.nan, math.nan)
-        rows = [probes.get(modality, nothing) for modality in self._modalities]
-        device = self._dynamics.noise.device
-        return Measurement(
-            noise=_vector((row.noise for row in rows), device),
-            change=_vector((row.change for row in rows), device),
-            previous_noise=_vector((row.previous_noise for row in rows), device),
-            energy=_vector((row.energy for row in rows), device),
-        )
-
-    def _follow(self, modalities: tuple[str, ...], device: torch.device | None) -> None:
-        """Have an entry per modality, on the device of the probes."""
-        state = self._dynamics
-        if modalities != self._modalities:
-            old = {name: i for i, name in enumerate(self._modalities)}
-            order = torch.tensor(
-                [old.get(name, len(old)) for name in modalities], dtype=torch.int64
-            )
-            state = state.map(lambda x: torch.cat([x, x.new_full((1,), math.nan)])[order])
-            self._modalities = modalities
-        if device is not None and state.noise.device != device:
-            state = state.map(lambda x: x.to(device))
-        self._dynamics = state
+        logits = [logit_gain(_ratio(self._dynamics[m])) for m in base]
+        if self.center:
+            base_gain = [1 - beta for beta in base.values()]
+            logits = centred_logit(logits, known, base_gain, self.strength)
+        betas: dict[str, Number] = {}
+        for (modality, own), logit, has in zip(base.items(), logits, known, strict=True):
+            beta = momentum(logit, self.gain_range)
+            if on_device:  # a capturable step must not ask the device what is known
+                betas[modality] = where(has, beta, own)
+            elif has:
+                betas[modality] = beta
+        return betas
 
     def metrics(self) -> dict[str, float]:
-        """R, Q, rho = Q / R and the uncentred Kalman gain K(rho), where there is an estimate."""
-        state, rho = self._dynamics, self._ratio()
-        table = torch.stack([state.noise, state.drift, rho, kalman_gain(rho)], dim=1)
-        columns = cast(list[list[float]], table.tolist())
-        return {
-            f"{modality}/{quantity}": value
-            for modality, row in zip(self._modalities, columns, strict=True)
-            for quantity, value in zip(("R", "Q", "rho", "gain"), row, strict=True)
-            if not math.isnan(value)
-        }
+        """R, Q, rho = Q / R and the uncentred Kalman gain K(rho) where there is an estimate."""
+        metrics: dict[str, float] = {}
+        for modality, state in self._dynamics.items():
+            rho = _ratio(state)
+            row = {"R": state.noise, "Q": state.drift, "rho": rho, "gain": kalman_gain(rho)}
+            values = {f"{modality}/{name}": float(value) for name, value in row.items()}
+            metrics |= {name: value for name, value in values.items() if not math.isnan(value)}
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        dynamics = {name: getattr(self._dynamics, name).tolist() for name in Dynamics.names()}
-        return {"steps": self._steps, "modalities": list(self._modalities), "dynamics": dynamics}
+        dynamics = {
+            name: [float(getattr(state, name)) for state in self._dynamics.values()]
+            for name in Dynamics.names()
+        }
+        return {"steps": self._steps, "modalities": list(self._dynamics), "dynamics": dynamics}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        device = self._dynamics.noise.device
         modalities = tuple(state["modalities"])
-        columns = {name: _vector(state["dynamics"][name], device) for name in Dynamics.names()}
-        if any(column.shape != (len(modalities),) for column in columns.values()):
+        columns = [[float(x) for x in state["dynamics"][name]] for name in Dynamics.names()]
+        if any(len(column) != len(modalities) for column in columns):
             raise ValueError(f"Kalman: the saved means do not fit the modalities {modalities}")
         self._steps = int(state["steps"])
-        self._modalities = modalities
-        self._dynamics = Dynamics(**columns)
+        rows = zip(*columns, strict=True)
+        self._dynamics = {m: Dynamics(*row) for m, row in zip(modalities, rows, strict=True)}
+
+
+def _ratio(state: Dynamics) -> Number:
+    return drift_ratio(state.drift, state.noise)
 
 
 class Fixed(Policy):
@@ -291,11 +266,3 @@ class Frozen(Policy):
         self._steps = int(state["steps"])
         self._mean = dict(state["mean"])
         self.policy.load_state_dict(state["policy"])
-
-
-def _vector(values: Any, device: torch.device) -> Tensor:
-    """Floats and scalar tensors as one float64 vector."""
-    values = list(values)
-    if any(isinstance(value, Tensor) for value in values):
-        return torch.stack([torch.as_tensor(v, dtype=torch.float64, device=device) for v in values])
-    return torch.tensor(values, dtype=torch.float64, device=device)

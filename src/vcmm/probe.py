@@ -22,14 +22,15 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from .number import Number
+
 Loss = Literal["cross_entropy"] | Callable[[Tensor, Tensor], Tensor]
 Form = Literal["direct", "gram"]
-Number = float | Tensor  # floats, or float64 scalars on the device of a capturable optimizer
 
 IGNORED = -100  # torch's own default ignore_index
 
@@ -57,6 +58,11 @@ class Probe:
     def drift(self) -> Number:
         """Unbiased estimate of the drift Q, not clipped, so it may be negative."""
         return self.change - self.noise - self.previous_noise
+
+
+def numbers_of(probe: Probe) -> list[Number]:
+    """The arguments of `Probe`, in their order."""
+    return [probe.noise, probe.change, probe.previous_noise, probe.energy]
 
 
 class Batch(NamedTuple):
@@ -254,19 +260,22 @@ def cheaper_form(rows: int, outputs: int, features: int) -> Form:
 def direct_probe(sums: Sums, memory: Memory | None) -> tuple[Probe, Memory]:
     """Measure from the half sums, and remember g_t."""
     w_a, w_b = sums.weights.unbind()
-    total = w_a + w_b
     sum_a, sum_b = sums.gradients.unbind()
-    gradient = (sum_a + sum_b) / total
-    noise = _mean_square(sum_a / w_a - sum_b / w_b) * (w_a * w_b / total**2).double()
-    energy = _mean_square(gradient)
+    gradient = (sum_a + sum_b) / sums.weights.sum()
+    old = None if memory is None else memory.gradient
+    if not isinstance(old, Tensor) or old.shape != gradient.shape:
+        memory = None  # the head has changed its size: there is nothing to compare with
+    compared = [sum_a / w_a - gradient, gradient]  # g_A - g = w_B / (w_A + w_B) (g_A - g_B)
+    if memory is not None:
+        compared.append(gradient - cast(Tensor, memory.gradient))
+    # Summed up in one go: each tensor operation costs more than these few numbers are worth.
+    squares = torch.stack([torch.dot(x, x) for x in (c.flatten() for c in compared)])
+    apart, energy, *change = (squares.double() / gradient.numel()).unbind()
+    noise = apart * (w_a / w_b).double()
     new = Memory(gradient, noise, energy)
-    if (
-        memory is None
-        or not isinstance(memory.gradient, Tensor)
-        or (memory.gradient.shape != gradient.shape)
-    ):
+    if memory is None:
         return _first_probe(new), new
-    return Probe(noise, _mean_square(gradient - memory.gradient), memory.noise, energy), new
+    return Probe(noise, change[0], memory.noise, energy), new
 
 
 def gram_probe(rows: Rows, memory: Memory | None) -> tuple[Probe, Memory]:
@@ -315,11 +324,6 @@ def _first_probe(memory: Memory) -> Probe:
     """Also where the head has changed its size: there is nothing to compare with."""
     nothing = torch.full_like(memory.noise, torch.nan)
     return Probe(memory.noise, nothing, nothing, memory.energy)
-
-
-def _mean_square(x: Tensor) -> Tensor:
-    flat = x.flatten()
-    return torch.dot(flat, flat).double() / flat.numel()
 
 
 def _gram(a: Rows, b: Rows) -> Tensor:

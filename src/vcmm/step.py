@@ -113,6 +113,7 @@ class Step:
         for cohort in self._ageing:
             self.ages.set(cohort.parameters, cohort.after)
         self._abandoned = []
+        self.ages.remember(self.optimizer.state)
         self.undo()
 
     def abandon(self) -> bool:
