@@ -17,7 +17,7 @@ ROOT = Path(vcmm.__file__).parent
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
 # The ground floor. Integrations and the benchmark stand on it, and name what they build upon.
 LIBRARY = [name for name in FILES if not name.startswith(("bench/", "integrations/"))]
-PURE = ("probe.py", "dynamics.py", "gain.py")
+PURE = ("probe.py", "dynamics.py", "gain.py", "number.py")
 
 
 def imports(source: str, package: str) -> Iterator[str]:

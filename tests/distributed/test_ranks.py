@@ -141,7 +141,11 @@ def same_numbers(got: dict[str, Any], want: dict[str, Any], dtype: torch.dtype) 
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():
             modality, _, quantity = name.partition("/")
-            slack = {"Q": theirs.get(f"{modality}/R", 0) * rounding, "rho": rounding}
+            slack = {
+                "Q": theirs.get(f"{modality}/R", 0) * rounding,
+                "rho": rounding,
+                "gain": 8 * rounding,
+            }
             near = pytest.approx(value, rel=relative, abs=slack.get(quantity, 0))
             assert ours[name] == near, name
     last = got["history"][-1]

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from vcmm import VCMM, Probe, ProbeHeads, modal_groups, pool
+from vcmm.probe import numbers_of
 
 MODALITIES = ("audio", "video")
 # Of the true head from step to step, so that there is a drift to measure beside the noise.
@@ -285,7 +286,7 @@ def rounded_unlike(
     one = torch.ones((), dtype=torch.float64)
     numbers = [(i + 1) * one * (1 + here()[0] * 1e-15) for i in range(4)]
     agreed = ranks.same_everywhere({m: Probe(*numbers) for m in MODALITIES})
-    return {m: [float(x) for x in pool.stack_probe(probe)] for m, probe in agreed.items()}
+    return {m: [float(x) for x in numbers_of(probe)] for m, probe in agreed.items()}
 
 
 def probe_heads(
