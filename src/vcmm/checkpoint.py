@@ -6,10 +6,16 @@ entries of a group that the saved one does not have. Both would put momenta on t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from .ages import Ages
 from .momentum import Group
+from .number import Number
+from .policy import Policy
+from .pool import Pool, Stream
 from .record import pack, unpack
 
 VERSION = 1
@@ -28,6 +34,45 @@ def read(state_dict: Mapping[str, Any]) -> dict[str, Any]:
             f"{state_dict.get('version')!r}; load it with the vcmm that saved it"
         )
     return unpack(state_dict.get("record"))
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The content of a state_dict, ready to be assigned: nothing of it can fail any more."""
+
+    ages: Ages
+    streams: dict[str, Stream]
+    betas: dict[str, Number]
+    unmeasured: dict[str, int]
+    discarded: int
+    policy: Mapping[str, Any]
+
+
+def stage(
+    state_dict: Mapping[str, Any], groups: Sequence[Group], pool: Pool, policy: Policy
+) -> Staged:
+    """Take a state_dict apart without changing anything. ValueError if it does not fit."""
+    state = read(state_dict)
+    present = copy.deepcopy(policy.state_dict())
+    try:
+        require_same(state["groups"], groups)
+        ages = Ages()
+        ages.load_state_dict(state["ages"], groups)
+        staged = Staged(
+            ages=ages,
+            streams=pool.staged(state["pool"]),
+            betas={str(m): float(beta) for m, beta in state["betas"].items()},
+            unmeasured={str(m): int(count) for m, count in state["unmeasured"].items()},
+            discarded=int(state["discarded"]),
+            policy=state["policy"],
+        )
+        try:  # a policy cannot say whether it would take a state, but it can take its own back
+            policy.load_state_dict(copy.deepcopy(staged.policy))
+        finally:
+            policy.load_state_dict(present)
+    except (LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"the controller state is damaged: {error!r}") from error
+    return staged
 
 
 def signature(groups: Sequence[Group]) -> list[list[Any]]:

@@ -7,8 +7,6 @@ as if nobody were there, so schedulers, checkpoints, fused and foreach kernels s
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -20,10 +18,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from .ages import Ages
-from .checkpoint import fitting_groups, read, require_same, signature, write
+from .checkpoint import Staged, fitting_groups, require_same, signature, stage, write
 from .guard import Guard, tagged
-from .momentum import Writer, binding_of
-from .policy import Policy
+from .momentum import Writer, base_momenta, binding_of, require_served
+from .policy import Policy, checked
 from .pool import Pool
 from .probe import Loss, Number, Probe, batch_of, numbers_of
 from .step import Step
@@ -75,7 +73,7 @@ class MomentumController:
                 "no parameter group carries a modality; build the optimizer over "
                 "modal_groups(model, audio=model.audio, video=model.video)"
             )
-        self._object_to_settings()
+        require_served(optimizer, tagged(optimizer))
         policy.check(base)
         self._ages = Ages()
         self._pool = Pool(base, process_group, self._device())
@@ -86,7 +84,7 @@ class MomentumController:
         self._by_hand = False
         self._asked = False  # whether the policy has decided a step that is not taken yet
         self._shown = False
-        self._arriving: dict[str, Any] | None = None  # staged while an optimizer state is loading
+        self._arriving: Staged | None = None  # staged while an optimizer state is loading
         self._guard = Guard()
         self._handles: list[RemovableHandle] = []
         self.attach()
@@ -197,7 +195,7 @@ class MomentumController:
         self._ages.load_state_dict(ages, optimizer.param_groups)
         self._step = Step(optimizer, self._writer, self._ages)
         self.optimizer = optimizer
-        self._object_to_settings()
+        require_served(optimizer, tagged(optimizer))
 
     def detach(self) -> None:
         """Remove every hook and leave the optimizer as it was."""
@@ -231,41 +229,17 @@ class MomentumController:
         self._settle()
         self._load(self._staged(state_dict))
 
-    def _staged(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of a state_dict, made into what `_load` assigns. What can fail does here."""
-        state = read(state_dict)
-        present = copy.deepcopy(self.policy.state_dict())
-        try:
-            require_same(state["groups"], self.optimizer.param_groups)
-            ages = Ages()
-            ages.load_state_dict(state["ages"], self.optimizer.param_groups)
-            streams = self._pool.staged(state["pool"])
-            betas = {str(m): float(b) for m, b in state["betas"].items()}
-            unmeasured = {str(m): int(count) for m, count in state["unmeasured"].items()}
-            discarded = int(state["discarded"])
-            try:  # a policy cannot say whether it would take a state, but it can take its own back
-                self.policy.load_state_dict(copy.deepcopy(state["policy"]))
-            finally:
-                self.policy.load_state_dict(present)
-        except (LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-            raise ValueError(f"the controller state is damaged: {error!r}") from error
-        return {
-            "ages": ages,
-            "streams": streams,
-            "betas": betas,
-            "unmeasured": unmeasured,
-            "discarded": discarded,
-            "policy": state["policy"],
-        }
+    def _staged(self, state_dict: Mapping[str, Any]) -> Staged:
+        return stage(state_dict, self.optimizer.param_groups, self._pool, self.policy)
 
-    def _load(self, staged: Mapping[str, Any]) -> None:
-        self._ages = self._step.ages = staged["ages"]
-        self._pool.streams = staged["streams"]
-        self._betas = staged["betas"]
-        self._unmeasured = staged["unmeasured"]
-        self._discarded = staged["discarded"]
+    def _load(self, staged: Staged) -> None:
+        self._ages = self._step.ages = staged.ages
+        self._pool.streams = staged.streams
+        self._betas = staged.betas
+        self._unmeasured = staged.unmeasured
+        self._discarded = staged.discarded
         self._asked = False
-        self.policy.load_state_dict(staged["policy"])
+        self.policy.load_state_dict(staged.policy)
         self._guard.forget_gradient()
         self._show_betas(self._base())
         self._guard.watch(self.optimizer)
@@ -315,7 +289,8 @@ class MomentumController:
         probes = self._measure()
         if probes is None:
             return
-        self._betas = self._checked(self.policy.update(probes, base), base)
+        answer = self.policy.update(probes, base)
+        self._betas = checked(type(self.policy).__name__, answer, base, self._on_device())
         self._asked = self._shown = True
         self._step.write(self._betas, base, exact=self.exact)
         self._show_betas(base)
@@ -367,52 +342,10 @@ class MomentumController:
             for modality in self._pool.streams.keys() - set(probes):
                 self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
 
-    def _checked(
-        self, betas: Mapping[str, Number], base: Mapping[str, Number]
-    ) -> dict[str, Number]:
-        name, on_device = type(self.policy).__name__, self._on_device()
-        if not isinstance(betas, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"{name}.update gave {betas!r}; it must give a dict of momenta, for modalities "
-                f"among {', '.join(base)}"
-            )
-        checked: dict[str, Number] = {}
-        for modality, beta in betas.items():
-            number = isinstance(cast(object, beta), int | float | Tensor)
-            if number and not on_device:
-                checked[modality] = float(beta)
-            elif number:
-                checked[modality] = beta
-            momentum = checked.get(modality, math.nan)
-            if modality not in base or not (on_device or 0 <= momentum < 1):
-                raise ValueError(
-                    f"{name} gave momentum {beta} for modality {modality!r}; it must give numbers "
-                    f"in [0, 1), for modalities among {', '.join(base)}"
-                )
-        return checked
-
     # What is read off the optimizer
 
     def _base(self) -> dict[str, Number]:
-        """Every modality's own momentum, as the optimizer holds it now."""
-        base: dict[str, Number] = {}
-        for group in tagged(self.optimizer):
-            beta = self._writer.binding.read(group)
-            first = base.setdefault(group["modality"], beta)
-            if isinstance(beta, float) and beta != first:
-                raise ValueError(
-                    f"groups of modality {group['modality']!r} have momenta {first} and {beta}; "
-                    "the policy moves one momentum per modality, so give all its groups the same"
-                )
-        return base
-
-    def _object_to_settings(self) -> None:
-        for group in tagged(self.optimizer):
-            if objection := self._writer.binding.objection(group):
-                raise ValueError(
-                    f"{type(self.optimizer).__name__} group of modality {group['modality']!r}: "
-                    f"{objection}"
-                )
+        return base_momenta(self._writer.binding, tagged(self.optimizer))
 
     def _on_device(self) -> bool:
         return any(self._writer.binding.on_device(group) for group in tagged(self.optimizer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -48,6 +48,23 @@ def modal_groups(
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
 
+    owner = _owners(modalities, names)
+    members: dict[str, list[nn.Parameter]] = {modality: [] for modality in (*modalities, SHARED)}
+    for parameter in names:
+        members[owner.get(parameter, SHARED)].append(parameter)
+    groups: list[dict[str, Any]] = []
+    for name, parameters in members.items():
+        modality = None if name == SHARED else name
+        for suffix, part, extra in _by_decay(parameters, names, decay_filter):
+            if part:
+                tags = {"name": name + suffix, "modality": modality}
+                groups.append({"params": part, **tags, **extra})
+    return groups
+
+
+def _owners(
+    modalities: Mapping[str, Claim], names: Mapping[nn.Parameter, list[str]]
+) -> dict[nn.Parameter, str]:
     owner: dict[nn.Parameter, str] = {}
     for modality, claim in modalities.items():
         for parameter in _claimed(modality, claim, names):
@@ -62,22 +79,11 @@ def modal_groups(
                     f"{owner[parameter]!r} and again by modality {modality!r}; leave it to one of "
                     "them, or to none if they share it"
                 )
-
-    members: dict[str, list[nn.Parameter]] = {modality: [] for modality in (*modalities, SHARED)}
-    for parameter in names:
-        members[owner.get(parameter, SHARED)].append(parameter)
-    groups: list[dict[str, Any]] = []
-    for name, parameters in members.items():
-        modality = None if name == SHARED else name
-        for suffix, part, extra in _by_decay(parameters, names, decay_filter):
-            if part:
-                tags = {"name": name + suffix, "modality": modality}
-                groups.append({"params": part, **tags, **extra})
-    return groups
+    return owner
 
 
 def _claimed(
-    modality: str, claim: Claim, names: dict[nn.Parameter, list[str]]
+    modality: str, claim: Claim, names: Mapping[nn.Parameter, list[str]]
 ) -> Iterable[nn.Parameter]:
     if isinstance(claim, str):
         found = [p for p, known in names.items() if any(fnmatchcase(n, claim) for n in known)]
@@ -114,7 +120,7 @@ def _claimed(
 
 def _by_decay(
     parameters: list[nn.Parameter],
-    names: dict[nn.Parameter, list[str]],
+    names: Mapping[nn.Parameter, list[str]],
     decay_filter: bool | DecayFilter,
 ) -> list[tuple[str, list[nn.Parameter], dict[str, Any]]]:
     """(name suffix, parameters, further group entries)."""

@@ -159,6 +159,29 @@ def binding_of(optimizer: Optimizer) -> Binding:
     )
 
 
+def require_served(optimizer: Optimizer, groups: Iterable[Group]) -> None:
+    """An error if the settings of any of these groups cannot be served."""
+    for group in groups:
+        if objection := binding_of(optimizer).objection(group):
+            raise ValueError(
+                f"{type(optimizer).__name__} group of modality {group['modality']!r}: {objection}"
+            )
+
+
+def base_momenta(binding: Binding, groups: Iterable[Group]) -> dict[str, Number]:
+    """Every modality's own momentum, as the optimizer's groups hold it now."""
+    base: dict[str, Number] = {}
+    for group in groups:
+        beta = binding.read(group)
+        first = base.setdefault(group["modality"], beta)
+        if isinstance(beta, float) and beta != first:
+            raise ValueError(
+                f"groups of modality {group['modality']!r} have momenta {first} and {beta}; the "
+                "policy moves one momentum per modality, so give all its groups the same"
+            )
+    return base
+
+
 def _plain_step(kind: type[Optimizer]) -> Callable[..., Any]:
     return inspect.unwrap(cast(Callable[..., Any], kind.step))
 

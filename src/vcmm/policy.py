@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -64,6 +64,27 @@ class Policy(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave."""
+
+
+def checked(
+    policy: str, answer: Mapping[str, Number], base: Mapping[str, Number], on_device: bool
+) -> dict[str, Number]:
+    """What a policy of this name answered, as floats unless it is on a device; or an error."""
+    if not isinstance(cast(object, answer), Mapping):
+        raise TypeError(
+            f"{policy}.update gave {answer!r}; it must give a dict of momenta, for modalities "
+            f"among {', '.join(base)}"
+        )
+    betas: dict[str, Number] = {}
+    for modality, beta in answer.items():
+        number = isinstance(cast(object, beta), int | float | Tensor)
+        betas[modality] = beta if on_device or not number else float(beta)
+        if modality not in base or not number or not (on_device or 0 <= betas[modality] < 1):
+            raise ValueError(
+                f"{policy} gave momentum {beta} for modality {modality!r}; it must give numbers "
+                f"in [0, 1), for modalities among {', '.join(base)}"
+            )
+    return betas
 
 
 class Kalman(Policy):

@@ -172,57 +172,67 @@ def _check(
     mask: Tensor | None,
 ) -> None:
     """Every error names the modality, the offending value, and the line that mends it."""
-
-    def error(message: str, kind: type[Exception] = ValueError) -> Exception:
-        return kind(f"modality {modality!r}: {message}")
-
     for name, tensor in (("features", features), ("logits", logits)):
         if not tensor.is_floating_point():
-            raise error(
-                f"{name} are {tensor.dtype}; they must be floating point, as the head takes and "
-                f"gives them. Pass what goes into the head, and what comes out of it",
-                TypeError,
+            raise TypeError(
+                f"modality {modality!r}: {name} are {tensor.dtype}; they must be floating point, as "
+                "the head takes and gives them. Pass what goes into the head, and what comes out"
             )
+    problem = _shape_problem(features, logits, target, mask)
+    if problem is None and loss == "cross_entropy":
+        problem = _cross_entropy_problem(logits, target)
+    if problem is not None:
+        raise ValueError(f"modality {modality!r}: {problem}")
+
+
+def _shape_problem(
+    features: Tensor, logits: Tensor, target: Tensor, mask: Tensor | None
+) -> str | None:
+    for name, tensor in (("features", features), ("logits", logits)):
         if tensor.ndim < 2:
-            raise error(
+            return (
                 f"{name} have shape {tuple(tensor.shape)}; they must be [n, D] or [n, T, D]. "
                 "Use unsqueeze(-1) for a head with one output"
             )
-    rows, outputs = tuple(logits.shape[:-1]), logits.shape[-1]
+    rows = tuple(logits.shape[:-1])
     if tuple(features.shape[:-1]) != rows:
-        raise error(
+        return (
             f"features have shape {tuple(features.shape)} and logits {tuple(logits.shape)}; all "
             "but the last axis must agree. Pass the very tensor that the head takes"
         )
     if target.ndim == 0 or target.shape[0] != rows[0]:
-        raise error(
+        return (
             f"there are {rows[0]} samples, but the target has shape {tuple(target.shape)}; "
             "observe the target of this very batch"
         )
     if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != rows[: mask.ndim]):
-        raise error(
+        return (
             f"the mask is {mask.dtype} of shape {tuple(mask.shape)}; it must be bool of shape "
             f"{rows}, true where a row counts"
         )
-    if loss != "cross_entropy":
-        return
-    if outputs < 2:
-        raise error(
+    return None
+
+
+def _cross_entropy_problem(logits: Tensor, target: Tensor) -> str | None:
+    rows = tuple(logits.shape[:-1])
+    if logits.shape[-1] < 2:
+        return (
             "softmax over one output has no gradient. For a binary target use "
             'VCMM(optimizer, loss=partial(F.binary_cross_entropy_with_logits, reduction="none"))'
         )
     if target.is_floating_point() and target.shape != logits.shape:
-        raise error(
+        return (
             f"a float target of shape {tuple(target.shape)} cannot be soft labels for logits of "
             f"shape {tuple(logits.shape)}. For regression use "
             'VCMM(optimizer, loss=partial(F.mse_loss, reduction="none"))'
         )
     if not target.is_floating_point() and tuple(target.shape) != rows:
-        raise error(
+        return (
             f"class ids have shape {tuple(target.shape)}, but the logits {tuple(logits.shape)}; "
             f"ids must have shape {rows}. For several labels per sample use "
             'VCMM(optimizer, loss=partial(F.binary_cross_entropy_with_logits, reduction="none"))'
         )
+    return None
 
 
 def half_sums(batch: Batch, parity: int) -> Sums:
