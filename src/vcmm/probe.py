@@ -175,8 +175,8 @@ def _check(
     for name, tensor in (("features", features), ("logits", logits)):
         if not tensor.is_floating_point():
             raise TypeError(
-                f"modality {modality!r}: {name} are {tensor.dtype}; they must be floating point, as "
-                "the head takes and gives them. Pass what goes into the head, and what comes out"
+                f"modality {modality!r}: {name} are {tensor.dtype}; they must be floating point, "
+                "as the head takes and gives them. Pass what goes into it, and what comes out"
             )
     problem = _shape_problem(features, logits, target, mask)
     if problem is None and loss == "cross_entropy":
