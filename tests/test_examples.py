@@ -144,9 +144,9 @@ def test_other_losses_move_the_momenta_apart(capsys):
         assert 0.70 <= low < 0.9 < high <= 0.99
 
 
-# A program that has used DistributedDataParallel on gloo is at times aborted by torch after its last
-# line, while the interpreter is taken down, also where it has never heard of vcmm. What a rank did is
-# complete by then, so it leaves before. An error in the example still is an error of the rank.
+# A program that has used DistributedDataParallel on gloo is at times aborted by torch after its
+# last line, while the interpreter is taken down, also where it has never heard of vcmm. What a rank
+# did is complete by then, so it leaves before. An error in the example still fails its rank.
 LEAVE_AT_ONCE = """
 import os, runpy, sys
 runpy.run_path(sys.argv[1], run_name="__main__")
