@@ -424,6 +424,7 @@ def test_fact_08_loading_into_a_fresh_optimizer_raises_no_false_alarm() -> None:
     _, fresh, controller = make("Adam", lr=0.01)
     fresh.load_state_dict(optimizer.state_dict())
     observe(controller)
-    _, used, _ = make("Adam", lr=0.01)
+    _, used, former = make("Adam", lr=0.01)
+    former.detach()
     used.load_state_dict(optimizer.state_dict())
     observe(VCMM(used))  # attached to an optimizer with a history

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vcmm.dynamics import Dynamics, Measurement, first_drift, running_mean
+from vcmm.dynamics import Dynamics, first_drift, running_mean
 from vcmm.probe import Batch, Memory, Probe, direct_probe, gram_probe, half_rows, half_sums
 from vcmm.reference import Estimator, Observation
 
@@ -34,8 +34,13 @@ def settings(**changed: Any) -> dict[str, Any]:
     return {"smoothing": 0.95, "floor": 1e-4, **published, **changed}
 
 
-def measurement(noise: float, change: float, previous_noise: float, energy: float) -> Measurement:
-    return Measurement(vector(noise), vector(change), vector(previous_noise), vector(energy))
+def empty(streams: int) -> Dynamics:
+    """Of so many modalities at once: the formulas take tensors of any shape."""
+    return Dynamics(*(torch.full((streams,), NAN, dtype=torch.float64) for _ in Dynamics.names()))
+
+
+def measurement(noise: float, change: float, previous_noise: float, energy: float) -> Probe:
+    return Probe(vector(noise), vector(change), vector(previous_noise), vector(energy))
 
 
 def numbers(dynamics: Dynamics) -> list[list[float]]:
@@ -55,7 +60,7 @@ class Streams:
         self.random = np.random.default_rng(seed)
         self.settings = settings(**changed)
         self.bases = (0.9, 0.8, 0.95)
-        self.fast = Dynamics.empty(3)
+        self.fast = empty(3)
         self.slow = [Estimator(beta, **self.settings) for beta in self.bases]
 
     def step(self, broken: dict[int, tuple[float, float]]) -> None:
@@ -73,7 +78,7 @@ class Streams:
             estimator.update(Observation(noise, change, energy, np.zeros(1)))
         columns = [vector(*column) for column in zip(*rows, strict=True)]
         gains = 1 - vector(*self.bases)
-        self.fast.update(Measurement(*columns), gains, **self.settings)
+        self.fast.update(Probe(*columns), gains, **self.settings)
 
     def assert_same(self) -> None:
         for found, attribute in ((self.fast.noise, "noise"), (self.fast.drift, "drift")):
@@ -122,7 +127,7 @@ def test_first_observation_starts_at_the_gain_of_the_base(
 ) -> None:
     """R = R~ and Q / R = K0^2 / (1 - K0), even where the floor lies higher."""
     both = {"subtract_noise": subtract_noise, "floor_after_smoothing": floor_after_smoothing}
-    dynamics, gain = Dynamics.empty(1), vector(1 - beta)
+    dynamics, gain = empty(1), vector(1 - beta)
     dynamics.update(measurement(3.0, NAN, NAN, 1e7), gain, **settings(**both))
     assert dynamics.noise.item() == 3.0
     assert dynamics.drift.item() == pytest.approx(3.0 * (1 - beta) ** 2 / beta, rel=1e-14)
@@ -133,7 +138,7 @@ def test_first_drift_at_a_gain_of_one_tenth() -> None:
 
 
 def test_second_observation_by_hand() -> None:
-    dynamics = Dynamics.empty(1)
+    dynamics = empty(1)
     gain = vector(0.1)
     dynamics.update(measurement(1.0, NAN, NAN, 2.0), gain, **settings())
     dynamics.update(measurement(2.0, 3.5, 1.0, 2.0), gain, **settings())
@@ -146,7 +151,7 @@ def test_second_observation_by_hand() -> None:
 
 def test_previous_noise_is_the_instantaneous_one() -> None:
     """With a long memory the running mean would still be near 1, and the difference near 8."""
-    dynamics, gain = Dynamics.empty(1), vector(0.1)
+    dynamics, gain = empty(1), vector(0.1)
     dynamics.update(measurement(1.0, NAN, NAN, 1.0), gain, **settings())
     dynamics.update(measurement(9.0, 10.0, 1.0, 1.0), gain, **settings())
     before = dynamics.raw_drift.item()
@@ -162,7 +167,7 @@ def test_fact_11_estimate_stands_where_a_probe_is_not_finite(
 ) -> None:
     """Bitwise, also right after the first observation, whose drift the floor does not touch."""
     both = settings(subtract_noise=subtract_noise, floor_after_smoothing=floor_after_smoothing)
-    dynamics, gain = Dynamics.empty(1), vector(0.1)
+    dynamics, gain = empty(1), vector(0.1)
     dynamics.update(measurement(1.0, NAN, NAN, 1e5), gain, **both)
     for _ in range(seen - 1):
         dynamics.update(measurement(1.0, 2.5, 1.0, 1e5), gain, **both)
@@ -172,9 +177,9 @@ def test_fact_11_estimate_stands_where_a_probe_is_not_finite(
 
 
 def test_an_unmeasured_modality_leaves_the_others_alone() -> None:
-    pair, alone = Dynamics.empty(2), Dynamics.empty(1)
+    pair, alone = empty(2), empty(1)
     for row in ((1.0, NAN, NAN, 1.0), (2.0, 4.0, 1.0, 1.0), (1.0, 3.5, 2.0, 2.0)):
-        both = Measurement(*(vector(value, NAN) for value in row))
+        both = Probe(*(vector(value, NAN) for value in row))
         pair.update(both, vector(0.1, 0.2), **settings())
         alone.update(measurement(*row), vector(0.1), **settings())
     assert [values[:1] for values in numbers(pair)] == numbers(alone)
@@ -187,7 +192,7 @@ def test_without_an_earlier_probe_the_noise_goes_on_and_the_drift_stands(
 ) -> None:
     """A head that has changed its size: there is a noise, and nothing to compare with."""
     both = settings(subtract_noise=subtract_noise, floor_after_smoothing=floor_after_smoothing)
-    dynamics, gain = Dynamics.empty(1), vector(0.1)
+    dynamics, gain = empty(1), vector(0.1)
     dynamics.update(measurement(1.0, NAN, NAN, 1.0), gain, **both)
     dynamics.update(measurement(1.0, 2.5, 1.0, 1.0), gain, **both)
     drift = dynamics.drift.item()
@@ -197,7 +202,7 @@ def test_without_an_earlier_probe_the_noise_goes_on_and_the_drift_stands(
 
 
 def test_no_noise_and_no_drift_is_no_estimate() -> None:
-    dynamics, gain = Dynamics.empty(1), vector(0.1)
+    dynamics, gain = empty(1), vector(0.1)
     assert dynamics.known().tolist() == [False]
     dynamics.update(measurement(0.0, NAN, NAN, 0.0), gain, **settings())
     assert dynamics.known().tolist() == [False]
@@ -317,7 +322,7 @@ class Walks:
 
     def __init__(self, ratio: float, d: int, seed: int = 0) -> None:
         orders = [settings(), settings(floor_after_smoothing=True)]
-        means = [Dynamics.empty(STREAMS) for _ in orders]
+        means = [empty(STREAMS) for _ in orders]
         readings: list[list[Tensor]] = [[], []]
         unfloored: list[Tensor] = []
         plain: list[Tensor] = []
@@ -334,7 +339,7 @@ class Walks:
             torch.stack(history).mean(0) for history in (readings[0], readings[1], unfloored, plain)
         )
 
-    def probes(self, ratio: float, d: int, seed: int) -> Iterator[Measurement]:
+    def probes(self, ratio: float, d: int, seed: int) -> Iterator[Probe]:
         generator = torch.Generator().manual_seed(seed)
         truth = torch.zeros(STREAMS, d, dtype=torch.float64)
         memories: list[Memory | None] = [None] * STREAMS
@@ -346,7 +351,7 @@ class Walks:
                 probe, memories[i] = direct(samples, memories[i])
                 fields = (probe.noise, probe.change, probe.previous_noise, probe.energy)
                 rows.append([float(field) for field in fields])
-            yield Measurement(*vector(*itertools.chain(*rows)).view(STREAMS, 4).unbind(1))
+            yield Probe(*vector(*itertools.chain(*rows)).view(STREAMS, 4).unbind(1))
 
 
 def clipped_mean(ratio: float, variance: float) -> float:

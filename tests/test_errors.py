@@ -268,10 +268,21 @@ def test_observe_after_detach() -> None:
     vcmm = VCMM(an_optimizer())
     vcmm.observe(Y, audio=(H, Z))
     vcmm.detach()
-    with pytest.raises(RuntimeError, match=says("no hook", r"attach\(\)")):
+    with pytest.raises(ValueError, match=says("audio, video", "no hook", r"attach\(\)")):
         vcmm.observe(Y, audio=(H, Z))
     vcmm.attach()
     vcmm.observe(Y, audio=(H, Z))
+
+
+def test_a_second_controller_on_the_same_optimizer() -> None:
+    optimizer = an_optimizer()
+    first = VCMM(optimizer)
+    with pytest.raises(ValueError, match=says("audio, video", r"detach\(\)")):
+        VCMM(optimizer)
+    first.observe(Y, audio=(H, Z))  # the refused one has left nothing behind
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    first.detach()
+    VCMM(optimizer)
 
 
 @pytest.mark.parametrize(("classes", "form"), [(4, "direct"), (40, "gram")])

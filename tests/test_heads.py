@@ -331,7 +331,7 @@ def test_detach_takes_the_hooks_off_the_heads_and_attach_puts_them_back() -> Non
     model(inputs)
     vcmm.detach()
     assert all(not head._forward_hooks for head in model.heads.values())
-    with pytest.raises(RuntimeError, match="attach"):
+    with pytest.raises(ValueError, match="attach"):
         vcmm.observe(y)
     vcmm.attach()
     with pytest.raises(RuntimeError, match="no head was called"):

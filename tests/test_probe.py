@@ -122,6 +122,7 @@ def test_cross_entropy_never_calls_autograd(monkeypatch: pytest.MonkeyPatch) -> 
     optimizer.step()
     assert vcmm.metrics()["audio/R"] > 0
     # Where autograd is needed, this test would notice that it was called.
+    vcmm.detach()
     other = VCMM(optimizer, loss=per_sample_cross_entropy)
     with pytest.raises(AssertionError, match="autograd was called"):
         other.observe(y, audio=(h, z))

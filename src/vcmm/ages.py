@@ -55,16 +55,18 @@ class Ages:
         parameters: Iterable[Tensor],
         state: Mapping[Tensor, Mapping[str, Any]],
         base: Number,
+        stands: bool = False,
     ) -> dict[Age, list[Tensor]]:
         """The parameters with a gradient, by age.
 
         `state` is the optimizer's. A parameter without an entry there has no history, whatever it
-        had before: clearing the state is how a training phase restarts an optimizer.
+        had before: clearing the state is how a training phase restarts an optimizer. That it
+        `stands` as it was after the last step is known by `stands`, asked once for all groups.
         """
         stepping = [p for p in parameters if p.grad is not None]
         # Nearly always those that stepped together last time do so again.
         together = self._cohorts.get(stepping[0]) if stepping else None
-        if together and together.consists_of(stepping) and self._stands(state):
+        if stands and together and together.consists_of(stepping):
             return {together.age: stepping}
         cohorts: dict[Age, list[Tensor]] = {}
         found: dict[float, Age] = {}
@@ -80,7 +82,7 @@ class Ages:
             cohorts.setdefault(age, []).append(parameter)
         return cohorts
 
-    def _stands(self, state: Mapping[Tensor, Mapping[str, Any]]) -> bool:
+    def stands(self, state: Mapping[Tensor, Mapping[str, Any]]) -> bool:
         """Whether nobody has removed or cleared an entry since the last step, nor added one."""
         same = len(state) == len(self._known) and all(map(is_, state, self._known))
         return same and all(state.values())
@@ -105,6 +107,30 @@ class Ages:
         for parameter in parameters:
             if parameter in self._cohorts:
                 self._cohorts.pop(parameter).members = []
+
+    def catch_up(
+        self,
+        groups: Iterable[Mapping[str, Any]],
+        state: Mapping[Tensor, Mapping[str, Any]],
+        base: Mapping[str, Number],
+    ) -> None:
+        """Take in the steps that the optimizer took without us, all of them at its own momentum."""
+        late: dict[tuple[Age, float, str], list[Tensor]] = {}
+        for group in groups:
+            for parameter in group["params"]:
+                cohort = self._cohorts.get(parameter)
+                steps = state.get(parameter, {}).get("step")
+                if cohort is not None and steps is not None:
+                    missed = float(steps) - float(cohort.age.steps)
+                    if missed:
+                        key = (cohort.age, missed, str(group["modality"]))
+                        late.setdefault(key, []).append(parameter)
+        for (age, missed, modality), parameters in late.items():
+            self._forget(parameters)
+            if missed > 0:
+                more = missed * math.log(float(base[modality]))
+                products = age.log_product + more, age.log_base + more
+                self.set(parameters, Age(age.steps + missed, *products, moved=age.moved))
 
     def reconcile(self, state: Mapping[Tensor, Mapping[str, Any]]) -> None:
         """Forget the ages that a newly loaded optimizer state contradicts."""

@@ -177,8 +177,11 @@ class MomentumController:
         if optimizer is not None:
             self._move_to(optimizer)
         hooked = self.optimizer
+        first = hooked.register_step_pre_hook(self._before_step)
+        _require_alone(first)
+        self._catch_up()
         self._handles = [
-            hooked.register_step_pre_hook(self._before_step),
+            first,
             hooked.register_step_post_hook(self._after_step),
             hooked.register_state_dict_pre_hook(self._before_save),
             hooked.register_state_dict_post_hook(self._after_save),
@@ -373,8 +376,22 @@ class MomentumController:
             self._pool.open(base)  # its group was added after the controller
 
     def _require_hooks(self) -> None:
-        self._guard.require_hook(self._handles[0] if self._handles else None)
-        self._guard.require_seen(self.optimizer)
+        handle = self._handles[0] if self._handles else None
+        if handle is None or handle.id not in (handle.hooks_dict_ref() or ()):
+            raise ValueError(
+                f"the controller of {', '.join(self._pool.streams)} has no hook on its optimizer, "
+                "so nothing would come of this; call attach() after detach(), or after the "
+                "optimizer was replaced"
+            )
+        if not self._guard.has_seen_all(self.optimizer):
+            self._catch_up()
+            raise RuntimeError(
+                "the optimizer took a step that the controller's hooks did not see, as a compiled "
+                "or captured step may; write: with controller.applied(): compiled_step()"
+            )
+
+    def _catch_up(self) -> None:
+        self._ages.catch_up(tagged(self.optimizer), self.optimizer.state, self._base())
 
     # Saving and loading
 
@@ -413,3 +430,16 @@ class MomentumController:
         self.__dict__.update(state)
         self._step.undo()  # of a step that had raised before the copy was made
         self.attach()
+
+
+def _require_alone(handle: RemovableHandle) -> None:
+    """Two controllers would each undo what the other writes."""
+    hooks = cast(Mapping[int, Any], handle.hooks_dict_ref())
+    owners = (getattr(hook, "__self__", None) for key, hook in hooks.items() if key != handle.id)
+    for other in owners:
+        if isinstance(other, MomentumController):
+            handle.remove()
+            raise ValueError(
+                f"this optimizer has a controller already, of {', '.join(other.betas)}; give it "
+                "one policy for all modalities, or detach() the other controller first"
+            )

@@ -17,12 +17,10 @@ entries; `docs/bias.md` gives the sizes. It is the published order and so the de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-import torch
-
 from .number import Number, Truth, isfinite, isnan, larger, where
+from .probe import Probe
 
 
 def running_mean(mean: Number, value: Number, smoothing: float) -> Number:
@@ -35,19 +33,6 @@ def first_drift(noise: Number, base_gain: Number) -> Number:
     return noise * base_gain**2 / (1 - base_gain)
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """What one step measured, one entry per modality; nan where there was nothing to measure.
-
-    `change` and `previous_noise` are nan as well where there is no earlier probe to compare with.
-    """
-
-    noise: Number  # R~_t
-    change: Number  # mean((g_t - g_{t-1})^2)
-    previous_noise: Number  # R~_{t-1}
-    energy: Number  # mean(g_t^2)
-
-
 @dataclass(slots=True)
 class Dynamics:
     """Running means of every modality; nan until it has been measured once."""
@@ -58,15 +43,6 @@ class Dynamics:
     energy: Number  # running mean of e, likewise
 
     @classmethod
-    def empty(cls, modalities: int, device: torch.device | None = None) -> Dynamics:
-        return cls(
-            *(
-                torch.full((modalities,), torch.nan, dtype=torch.float64, device=device)
-                for _ in cls.names()
-            )
-        )
-
-    @classmethod
     def unknown(cls) -> Dynamics:
         """Of one modality, on the host."""
         return cls(*(math.nan for _ in cls.names()))
@@ -75,16 +51,13 @@ class Dynamics:
     def names(cls) -> tuple[str, ...]:
         return tuple(field.name for field in fields(cls))
 
-    def map(self, function: Callable[[Number], Number]) -> Dynamics:
-        return Dynamics(*(function(getattr(self, name)) for name in self.names()))
-
     def known(self) -> Truth:
         """Modalities with an estimate that says something: R = Q = 0 has no ratio."""
         return (self.noise > 0) | (self.drift > 0)
 
     def update(
         self,
-        measured: Measurement,
+        probe: Probe,
         base_gain: Number,
         *,
         smoothing: float,
@@ -92,13 +65,11 @@ class Dynamics:
         subtract_noise: bool,
         floor_after_smoothing: bool,
     ) -> None:
-        """Take one step's measurement in. Where it is not finite the estimate stands."""
-        noise, energy = measured.noise, measured.energy
-        measurable = isfinite(noise) & isfinite(energy) & (abs(measured.change) != math.inf)
+        """Take one step's probe in. Where it is not finite the estimate stands."""
+        noise, energy = probe.noise, probe.energy
+        measurable = isfinite(noise) & isfinite(energy) & (abs(probe.change) != math.inf)
         starting = measurable & isnan(self.noise)
-        raw = measured.change
-        if subtract_noise:
-            raw = raw - noise - measured.previous_noise
+        raw = probe.drift if subtract_noise else probe.change
 
         def smooth(mean: Number, value: Number, first: Number) -> Number:
             usable = measurable & isfinite(value)

@@ -39,45 +39,37 @@ class Guard:
         self._gradient: tuple[Tensor, ReferenceType[Tensor]] | None = None  # last observed with
         self._spent: ReferenceType[Tensor] | None = None  # last stepped with
 
-    def require_hook(self, handle: Any) -> None:
-        """A copied or detached controller would observe in vain."""
-        if handle is None or handle.id not in (handle.hooks_dict_ref() or ()):
-            raise RuntimeError(
-                "the controller has no hook on its optimizer, so nothing would come of this; call "
-                "attach() after detach(), or after the optimizer was replaced"
-            )
-
     def watch(self, optimizer: Optimizer) -> None:
         """Remember the state that the optimizer is in after a step that was seen."""
         self._traces = _traces(optimizer)
         first = _first_gradient(optimizer)
         self._spent = ref(first[1]) if first else None
 
-    def require_seen(self, optimizer: Optimizer) -> None:
-        """Raise if the optimizer has stepped since `watch`."""
+    def has_seen_all(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer has not stepped since `watch`, or since this was last asked."""
         before, now = self._traces, _traces(optimizer)
         self._traces = now
         for old, new in zip(before, now, strict=False):
             written = old is not None and new is not None and old[0] is new[0] and old[1] != new[1]
             if written or (old is None and new is not None):
-                raise RuntimeError(
-                    "the optimizer took a step that the controller's hooks did not see, as a "
-                    "compiled or captured step may; write: with controller.applied(): "
-                    "compiled_step()"
-                )
+                return False
+        return True
 
     def step_was_skipped(self) -> bool:
         """Whether the gradients that were there at the last observation have been dropped.
 
         Between micro-batches a gradient accumulates in place. If it is gone or another tensor now,
         then zero_grad() came instead of step(): after an overflow, or by the user's own decision.
-        A view is no evidence, for DistributedDataParallel moves gradients into its buckets.
+        A view is no evidence, for DistributedDataParallel moves gradients into its buckets, and a
+        gradient with a graph is none, for with create_graph=True they accumulate out of place.
         """
         if self._gradient is None:
             return False
         parameter, gradient = self._gradient
         now = parameter.grad
-        return now is None or (now is not gradient() and not _is_part(now))
+        if now is None:
+            return True
+        return now is not gradient() and now.grad_fn is None and not _is_part(now)
 
     def note_gradient(self, optimizer: Optimizer) -> None:
         """Remember the gradients that an observation belongs to, if they are there already."""

@@ -44,7 +44,7 @@ class Capture:
                 raise ValueError(
                     "slices go with a single nn.Linear head, not with a head per modality"
                 )
-            _check_distinct(heads)
+            _check_heads(heads)
         self._captured: dict[str, tuple[Tensor, Tensor]] = {}
         self._handles: list[Any] = []
         self.attach()
@@ -56,10 +56,13 @@ class Capture:
     def attach(self) -> None:
         self.detach()
         if isinstance(self.heads, nn.Linear):
-            self._handles = [self.heads.register_forward_hook(_Hook(self, "concat"))]
+            self._handles = [
+                self.heads.register_forward_hook(_Hook(self, "concat"), with_kwargs=True)
+            ]
         else:
             self._handles = [
-                head.register_forward_hook(_Hook(self, name)) for name, head in self.heads.items()
+                head.register_forward_hook(_Hook(self, name), with_kwargs=True)
+                for name, head in self.heads.items()
             ]
 
     def detach(self) -> None:
@@ -89,7 +92,7 @@ class Capture:
         return self._sliced(self.heads, features)
 
     def _sliced(self, head: nn.Linear, features: Tensor) -> Observed:
-        """z_m = W_m h_m + b / M, whose sum over modalities is the head's output."""
+        """z_m = W_m h_m + b / M; if the slices cover the input, their sum is the head's output."""
         slices = cast(Mapping[str, slice], self.slices)
         with full_precision(features.device):
             features = features.to(head.weight.dtype)
@@ -112,9 +115,15 @@ class _Hook:
     capture: Capture
     name: str
 
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def __call__(
+        self,
+        module: nn.Module,
+        inputs: tuple[Tensor, ...],
+        named: dict[str, Tensor],
+        output: Tensor,
+    ) -> None:
         if module.training:
-            self.capture.keep(self.name, inputs, output)
+            self.capture.keep(self.name, (*inputs, *named.values()), output)
 
 
 def _check_slices(slices: Mapping[str, slice], width: int) -> None:
@@ -124,11 +133,22 @@ def _check_slices(slices: Mapping[str, slice], width: int) -> None:
                 f"modality {modality!r}: {part} does not lie within the head's {width} inputs; "
                 "give the range that its features have in the concatenation"
             )
+        for other, taken in slices.items():
+            if other != modality and set(range(width)[part]) & set(range(width)[taken]):
+                raise ValueError(
+                    f"modalities {other!r} and {modality!r}: {taken} and {part} overlap; an input "
+                    "of the head belongs to one modality, or to none"
+                )
 
 
-def _check_distinct(heads: Mapping[str, nn.Module]) -> None:
+def _check_heads(heads: Mapping[str, nn.Module]) -> None:
     owner: dict[nn.Module, str] = {}
     for modality, head in heads.items():
+        if isinstance(head, nn.Sequential) and len(head) > 1:
+            raise ValueError(
+                f"modality {modality!r}: the probe is the gradient of a linear head, but this one "
+                f"is a Sequential; give its last layer: heads={{{modality!r}: head[-1]}}"
+            )
         if head in owner:
             raise ValueError(
                 f"modalities {owner[head]!r} and {modality!r} have the same head, and a hook "
@@ -212,6 +232,7 @@ class ProbeHeads(nn.Module):
                 head.weight.grad = gradient[:, :-1].contiguous()
                 head.bias.grad = gradient[:, -1].contiguous()
         self._optimizer.step()
+        self._optimizer.zero_grad()  # nobody else is to step them, or clip by them
 
     def _sum_over_ranks(self, gradient: Tensor, weight: Tensor) -> bool:
         """Whether there are several ranks, and any of them has samples."""

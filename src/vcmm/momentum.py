@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .ages import Age
+from .groups import RESERVED
 from .number import Number, expm1, log
 
 Group = dict[str, Any]
@@ -162,6 +163,12 @@ def binding_of(optimizer: Optimizer) -> Binding:
 def require_served(optimizer: Optimizer, groups: Iterable[Group]) -> None:
     """An error if the settings of any of these groups cannot be served."""
     for group in groups:
+        modality: Any = group["modality"]
+        if not isinstance(modality, str) or modality in RESERVED:
+            raise ValueError(
+                f"a group is tagged with modality {modality!r}; a modality is a name, and none of "
+                f"{', '.join(map(repr, RESERVED))}, which have a meaning of their own"
+            )
         if objection := binding_of(optimizer).objection(group):
             raise ValueError(
                 f"{type(optimizer).__name__} group of modality {group['modality']!r}: {objection}"
@@ -233,6 +240,7 @@ class Written:
     def __init__(self, group: Group) -> None:
         self.group = group
         self._entries: list[_Entry] = []
+        self._decayed: tuple[list[Tensor], Tensor] | None = None
 
     def put(self, key: str, value: Any, scale: Number | None = None) -> None:
         version = value._version if isinstance(value, Tensor) else 0
@@ -251,6 +259,20 @@ class Written:
                     found = entry.before.copy_(torch.as_tensor(found))
                 self.group[entry.key] = found
 
+    def decay(self, parameters: list[Tensor], factor: Tensor) -> None:
+        """Decay the weights in the kernel's place."""
+        for parameter in parameters:
+            parameter.mul_(factor)
+        self._decayed = parameters, factor
+
+    def undo_decay(self, taken: set[int]) -> None:
+        """Of the parameters that did not take the step after all."""
+        parameters, factor = self._decayed or ([], None)
+        for parameter in parameters:
+            if id(parameter) not in taken and factor is not None:
+                parameter.div_(factor)
+        self._decayed = None
+
 
 class Writer:
     """Writes momenta into groups. Tensors that a compiled step reads are filled in place."""
@@ -262,7 +284,7 @@ class Writer:
     def write(
         self,
         group: Group,
-        parameters: Iterable[Tensor],
+        parameters: list[Tensor],
         slot: str,
         *,
         beta: Number,
@@ -290,8 +312,7 @@ class Writer:
             if by_tensor:
                 # A kernel takes weight decay as a number alone, and a changing number would be
                 # compiled anew each step. The product is the one that the kernel itself makes.
-                for parameter in parameters:
-                    parameter.mul_(1 - lr * decay)
+                written.decay(parameters, torch.as_tensor(1 - lr * decay))
                 written.put("weight_decay", 0.0)
             else:
                 written.put("weight_decay", decay / scale, 1 / scale)

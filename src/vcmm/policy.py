@@ -23,7 +23,7 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor
 
-from .dynamics import Dynamics, Measurement
+from .dynamics import Dynamics
 from .gain import centred_logit, drift_ratio, kalman_gain, logit_gain, momentum
 from .number import Number, where
 from .probe import Probe
@@ -33,7 +33,7 @@ _ROUNDING = 1e-9
 
 
 class Policy(Protocol):
-    """Decides the momentum of every modality, once per optimizer step.
+    """Decides the momentum of every modality, once per optimizer step, for one controller.
 
     Derive from it and write `update`; the other methods are for policies with settings to check,
     numbers to show or a memory to save.
@@ -153,10 +153,11 @@ class Kalman(Policy):
     ) -> Mapping[str, Number]:
         self.check({m: beta for m, beta in base.items() if isinstance(beta, float)})
         self._steps += 1
-        self._dynamics = {m: self._dynamics.get(m) or Dynamics.unknown() for m in base}
+        for modality in base:
+            self._dynamics.setdefault(modality, Dynamics.unknown())
         for modality, probe in probes.items():
             self._dynamics[modality].update(
-                Measurement(probe.noise, probe.change, probe.previous_noise, probe.energy),
+                probe,
                 1 - base[modality],
                 smoothing=self.smoothing,
                 floor=self.floor,

@@ -2,8 +2,8 @@
 
 The micro-batches of a step, and the batches of all ranks in rank order, count as one batch: the
 even-odd halves run on across them, and noise and drift are formed once, when the step is taken.
-Each modality settles once on the direct or on the Gram form (`probe.cheaper_form`), from the
-largest number of rows on any rank, so that all ranks take the same collectives.
+Each modality settles on the direct or on the Gram form (`probe.cheaper_form`), from the largest
+number of rows on any rank, so that all ranks take the same collectives.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from .probe import (
     gram_probe,
     half_rows,
     half_sums,
+    in_direct_form,
     numbers_of,
 )
 
@@ -72,7 +73,7 @@ class Stream:
             batch.residuals.dtype.itemsize,
         )
         # More rows only make the direct form cheaper still, so it can be chosen before they come.
-        if (self.form or cheaper_form(rows, outputs, features)) == "direct":
+        if "direct" in (self.form, cheaper_form(rows, outputs, features)):
             self._sum_up(batch, parity)
         else:
             # The caller may fill the same buffer anew, or hold much more than this view of it.
@@ -303,8 +304,11 @@ class Ranks:
 
 
 def _settle(stream: Stream, most: Extent) -> None:
-    if stream.form is None:
+    """Choose the form, and leave the Gram form for good once batches are too large for it."""
+    if stream.form != "direct":
         stream.form = cheaper_form(most.rows, most.outputs, most.features)
+        if stream.form == "direct" and stream.memory is not None:
+            stream.memory = in_direct_form(stream.memory)
 
 
 def _content(stream: Stream, most: Extent, parity: int, device: torch.device) -> Sums | Rows:

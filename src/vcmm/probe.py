@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -109,7 +110,7 @@ def softmax_residuals(logits: Tensor, target: Tensor) -> Tensor:
     residuals = torch.softmax(logits, dim=-1)
     if target.is_floating_point():
         return residuals.mul_(target.sum(dim=-1, keepdim=True)).sub_(target)
-    ids = target.masked_fill(target == IGNORED, 0).unsqueeze(-1)
+    ids = target.long().masked_fill(target == IGNORED, 0).unsqueeze(-1)
     minus_one = torch.full_like(ids, -1, dtype=residuals.dtype)
     return residuals.scatter_add_(-1, ids, minus_one)
 
@@ -147,7 +148,7 @@ def batch_of(
     dtype = torch.promote_types(torch.promote_types(features.dtype, logits.dtype), torch.float32)
     valid = torch.ones(logits.shape[:-1], dtype=torch.bool, device=logits.device)
     if not target.is_floating_point() and target.shape == valid.shape:
-        valid = target != IGNORED
+        valid = target != _ignored(loss)
     if mask is not None:
         valid = valid & mask.reshape(*mask.shape, *(1,) * (valid.ndim - mask.ndim))
     with full_precision(logits.device):
@@ -172,6 +173,11 @@ def _check(
     mask: Tensor | None,
 ) -> None:
     """Every error names the modality, the offending value, and the line that mends it."""
+    for name, tensor in (("features", features), ("logits", logits), ("target", target)):
+        if not isinstance(cast(object, tensor), Tensor):
+            raise TypeError(
+                f"modality {modality!r}: {name} is a {type(tensor).__name__}; it must be a tensor"
+            )
     for name, tensor in (("features", features), ("logits", logits)):
         if not tensor.is_floating_point():
             raise TypeError(
@@ -233,6 +239,18 @@ def _cross_entropy_problem(logits: Tensor, target: Tensor) -> str | None:
             'VCMM(optimizer, loss=partial(F.binary_cross_entropy_with_logits, reduction="none"))'
         )
     return None
+
+
+def _ignored(loss: Loss) -> int:
+    """The class id that does not count, as torch's losses and partial functions of them say it."""
+    named = (
+        loss.keywords
+        if isinstance(loss, partial)
+        else vars(loss)
+        if hasattr(loss, "__dict__")
+        else {}
+    )
+    return int(named.get("ignore_index", IGNORED))
 
 
 def half_sums(batch: Batch, parity: int) -> Sums:
@@ -314,6 +332,17 @@ def gram_probe(rows: Rows, memory: Memory | None) -> tuple[Probe, Memory]:
     product = whole @ _gram(rows, before) @ (old / old.sum()) / entries
     change = (energy + memory.energy - 2 * product).clamp(min=0)
     return Probe(noise, change, memory.noise, energy), new
+
+
+def in_direct_form(memory: Memory) -> Memory:
+    """The same memory with g itself in place of the rows that make it."""
+    rows = memory.gradient
+    if isinstance(rows, Tensor):
+        return memory
+    weights = rows.halves.sum(dim=0)
+    features = torch.cat([rows.features, torch.ones_like(rows.features[:, :1])], dim=1)
+    gradient = rows.residuals.T @ (features * (weights / weights.sum()).unsqueeze(-1))
+    return memory._replace(gradient=gradient)
 
 
 def choose_memory(condition: Tensor, new: Memory, old: Memory) -> Memory:

@@ -50,6 +50,7 @@ class Step:
     ) -> None:
         """Give every modality its momentum; one that `betas` leaves out keeps its base."""
         self._abandoned = []
+        stands = self.ages.stands(self.optimizer.state)
         groups: list[Group] = []
         for index, group in enumerate(self.optimizer.param_groups):
             modality = group.get("modality")
@@ -58,7 +59,7 @@ class Step:
                 continue
             own = base[modality]
             beta = betas.get(modality, own)
-            cohorts = self._older(group, beta, own)
+            cohorts = self._older(group, beta, own, stands)
             parts = [group]
             if len(cohorts) > 1 and any(cohort.after.moved for cohort in cohorts):
                 parts = [{**group, "params": cohort.parameters} for cohort in cohorts]
@@ -75,11 +76,11 @@ class Step:
         if self._split:
             self.optimizer.param_groups[:] = groups
 
-    def _older(self, group: Group, beta: Number, own: Number) -> list[Ageing]:
+    def _older(self, group: Group, beta: Number, own: Number, stands: bool) -> list[Ageing]:
         """The cohorts of a group, each with the age that this step brings it to."""
         older: list[Ageing] = []
         state = self.optimizer.state
-        for age, parameters in self.ages.cohorts(group["params"], state, own).items():
+        for age, parameters in self.ages.cohorts(group["params"], state, own, stands).items():
             after = advanced(self._writer.binding, age, beta, own)
             if after.moved:
                 self._seed(parameters)
@@ -125,6 +126,9 @@ class Step:
         for cohort in moved:
             self.ages.set(cohort.parameters, cohort.after)
         self._abandoned = [cohort for cohort in self._ageing if not self._has_moved(cohort)]
+        taken = {id(parameter) for cohort in moved for parameter in cohort.parameters}
+        for written in self._written:
+            written.undo_decay(taken)
         self.undo()
         return bool(moved)
 

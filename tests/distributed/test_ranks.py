@@ -223,12 +223,14 @@ def test_fact_09_the_form_is_agreed_on_although_ranks_see_different_sizes_at_fir
     same_numbers(together, worker.watch(**arguments), torch.float64)
 
 
-def test_fact_09_a_form_once_chosen_stays_when_batches_grow(ranks: Ranks) -> None:
+def test_fact_09_ranks_leave_the_gram_form_together_when_batches_grow(ranks: Ranks) -> None:
     plan = planned([(2, 3, 2), (30, 41, 33)], ranks.world, steps=5)
     assert cheaper_form(30, DIRECT["audio"].classes, DIRECT["audio"].width) == "direct"
     arguments = {"plan": plan, "shapes": DIRECT, "dtype": torch.float64}
+    small = {**arguments, "plan": plan[:1]}
+    assert agreed(ranks(worker.watch, **small))["forms"] == FORMS["gram"]
     together = agreed(ranks(worker.watch, **arguments))
-    assert together["forms"] == FORMS["gram"]
+    assert together["forms"] == FORMS["direct"]
     same_numbers(together, worker.watch(**arguments), torch.float64)
 
 
