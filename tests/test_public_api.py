@@ -34,9 +34,16 @@ def test_the_public_names_are_exactly_these() -> None:
     assert all(hasattr(vcmm, name) for name in NAMES)
 
 
-def test_nothing_else_is_in_the_namespace_but_submodules() -> None:
-    others = {name for name in vars(vcmm) if not name.startswith("_")} - NAMES
-    assert all(inspect.ismodule(getattr(vcmm, name)) for name in others)
+def test_nothing_else_is_shown_and_nothing_else_is_found() -> None:
+    assert dir(vcmm) == sorted(NAMES)
+    with pytest.raises(AttributeError, match=r"'vcmm' has no attribute 'Controller'"):
+        _ = vcmm.Controller  # type: ignore[attr-defined]
+
+
+def test_a_public_name_is_the_object_of_its_file() -> None:
+    for name in NAMES:
+        assert getattr(vcmm, name) is getattr(vcmm, name)
+        assert getattr(vcmm, name).__module__.startswith("vcmm.")
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

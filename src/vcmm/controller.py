@@ -22,8 +22,8 @@ from .checkpoint import Staged, fitting_groups, require_same, signature, stage, 
 from .guard import Guard, tagged
 from .momentum import Writer, base_momenta, binding_of, require_served
 from .policy import Policy, checked
-from .pool import Pool
-from .probe import Loss, Number, Probe, batch_of, numbers_of
+from .pool import Pool, on_host
+from .probe import Loss, Number, Probe, batch_of
 from .step import Step
 
 _KEY = "vcmm"  # of our state inside the optimizer's state_dict
@@ -126,7 +126,7 @@ class MomentumController:
         }
         for modality, batch in batches.items():
             self._pool.streams[modality].add(batch)
-        self._pool.anticipate()
+        self._pool.anticipate(on_device=self._on_device())
         self._guard.note_gradient(self.optimizer)
 
     @property
@@ -322,20 +322,13 @@ class MomentumController:
             self._pool.keep_measurable()
             self._take(measured)
             return measured
-        numbers = [cast(Tensor, n) for probe in measured.values() for n in numbers_of(probe)]
-        if found_inf is not None:
-            numbers.append(found_inf.double().reshape(()))
-        host: list[float] = []
-        if numbers:
-            device = numbers[0].device
-            together = torch.stack([n if n.device == device else n.to(device) for n in numbers])
-            host = cast(list[float], together.tolist())
-        if found_inf is not None and host.pop():
+        flags = [] if found_inf is None else [found_inf.double().reshape(())]
+        numbers, overflowed = on_host(measured, flags)
+        if any(overflowed):
             self._discarded += self._pool.observed
             self._step.seed()
             return None
-        rows = (Probe(*host[i : i + 4]) for i in range(0, len(host), 4))
-        probes = {m: probe for m, probe in zip(measured, rows, strict=True) if probe.measurable}
+        probes = _measurable(numbers)
         self._take(probes)
         return probes
 
@@ -430,6 +423,10 @@ class MomentumController:
         self.__dict__.update(state)
         self._step.undo()  # of a step that had raised before the copy was made
         self.attach()
+
+
+def _measurable(probes: Mapping[str, Probe]) -> dict[str, Probe]:
+    return {modality: probe for modality, probe in probes.items() if probe.measurable}
 
 
 def _require_alone(handle: RemovableHandle) -> None:

@@ -8,7 +8,7 @@ number of rows on any rank, so that all ranks take the same collectives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -139,10 +139,11 @@ class Pool:
         self._ahead = None
 
     @torch.no_grad()
-    def anticipate(self) -> None:
+    def anticipate(self, *, on_device: bool) -> None:
         """Measure now what `measure` is going to be asked for, if it is likely to be all.
 
         The steps of a training are alike: where one batch made the last step, it makes this one.
+        A CPU's numbers are read at once, for that waits for nothing, unless they are to stay there.
         """
         streams = [stream for stream in self.streams.values() if stream.extent.batches]
         self._ahead = None
@@ -150,11 +151,14 @@ class Pool:
         if alone and all(stream.form and stream.extent.batches == 1 for stream in streams):
             with full_precision(self.device):
                 self._ahead = self._measure_alone()
+            if not on_device and all(_on_cpu(probe) for probe in self._ahead.values()):
+                self._ahead, _ = on_host(self._ahead)
 
     @torch.no_grad()
     def measure(self) -> dict[str, Probe]:
-        """Probes of the modalities that any rank has observed, as tensors; empties the pool.
+        """Probes of the modalities that any rank has observed; empties the pool.
 
+        Their numbers are tensors, or floats where `anticipate` has read them already.
         They become the memory that the next step is compared with only by `remember`.
         """
         ranks = self._ranks()
@@ -243,6 +247,26 @@ class Pool:
             memory = _memory_from(saved["memory"], self.device) if saved["memory"] else None
             streams[modality] = Stream(form=saved["form"] or None, memory=memory)
         return streams
+
+
+def on_host(
+    probes: Mapping[str, Probe], more: Sequence[Tensor] = ()
+) -> tuple[dict[str, Probe], list[float]]:
+    """Probes and further numbers as floats, by one copy from the device for all of them."""
+    waiting = {name: probe for name, probe in probes.items() if isinstance(probe.noise, Tensor)}
+    numbers = [cast(Tensor, n) for probe in waiting.values() for n in numbers_of(probe)] + [*more]
+    if not numbers:
+        return dict(probes), []
+    device = numbers[0].device
+    together = torch.stack([n if n.device == device else n.to(device) for n in numbers])
+    host = cast(list[float], together.tolist())
+    rows = {name: Probe(*host[4 * i : 4 * i + 4]) for i, name in enumerate(waiting)}
+    return {**probes, **rows}, host[4 * len(rows) :]
+
+
+def _on_cpu(probe: Probe) -> bool:
+    """Where reading a number does not wait for what was queued."""
+    return cast(Tensor, probe.noise).device.type == "cpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,10 +121,16 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_import_vcmm_imports_nothing_beyond_torch_and_numpy() -> None:
-    base, ours = loaded_by("import numpy, torch"), loaded_by("import numpy, torch, vcmm")
+    use = "from vcmm import VCMM, Frozen, ProbeHeads, modal_groups, register"
+    base, ours = loaded_by("import numpy, torch"), loaded_by(f"import numpy, torch\n{use}")
     mine = {name for name in ours if within(name, "vcmm")}
     assert {"vcmm", "vcmm.controller"} <= mine
     assert not {name for name in mine if within(name, "vcmm.bench")}
     assert "vcmm.reference" not in mine
     # Nor a part of torch that is slow to load, such as torch._dynamo.
     assert {name.split(".")[0] for name in ours - base} <= {"vcmm"}
+
+
+def test_torch_is_not_loaded_before_a_name_is_asked_for() -> None:
+    assert "torch" not in loaded_by("import vcmm")
+    assert "torch" in loaded_by("import vcmm; vcmm.Kalman")

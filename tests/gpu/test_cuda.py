@@ -156,15 +156,19 @@ def test_fact_01_tensor_lr_and_tensor_betas_on_cuda_are_the_reference(
     lr: Any = LR
     if tensors in ("betas", "both"):
         betas = tuple(on_device(beta) for beta in betas)
+    tolerance = RTOL
     if tensors in ("lr", "both"):
         lr = on_device(LR)
+        if kernel == "fused":  # which takes lr in float32 alone, so lr * c_t is rounded to it
+            lr, tolerance = lr.float(), 2e-7
+    before = float(lr)
     more = {"eps": EPS, "weight_decay": 0.1}
     optimizer = kind(groups, lr=lr, betas=betas, **more, **KERNELS[kernel])
     error = worst_error(optimizer, groups, reference.Adam, betas=(BETA0, BETA2), **more, **slow)
-    assert error <= RTOL
+    assert error <= tolerance
     for group in optimizer.param_groups:  # the very tensors that were given, with their values
         assert group["lr"] is lr
-        assert float(lr) == LR
+        assert float(lr) == before
         assert [float(beta) for beta in group["betas"]] == [BETA0, BETA2]
 
 
