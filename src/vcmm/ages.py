@@ -40,7 +40,10 @@ class Cohort:
     age: Age
 
     def consists_of(self, parameters: list[Tensor]) -> bool:
-        return len(parameters) == len(self.members) and all(map(is_, parameters, self.members))
+        members = self.members
+        return parameters is members or (
+            len(parameters) == len(members) and all(map(is_, parameters, members))
+        )
 
 
 class Ages:
@@ -67,7 +70,7 @@ class Ages:
         # Nearly always those that stepped together last time do so again.
         together = self._cohorts.get(stepping[0]) if stepping else None
         if stands and together and together.consists_of(stepping):
-            return {together.age: stepping}
+            return {together.age: together.members}
         cohorts: dict[Age, list[Tensor]] = {}
         found: dict[float, Age] = {}
         for parameter in stepping:
@@ -94,12 +97,12 @@ class Ages:
     def knows(self, parameter: Tensor) -> bool:
         return parameter in self._cohorts
 
-    def set(self, parameters: Iterable[Tensor], age: Age) -> None:
-        members = list(parameters)
-        together = self._cohorts.get(members[0]) if members else None
-        if together and together.consists_of(members):
+    def set(self, parameters: list[Tensor], age: Age) -> None:
+        together = self._cohorts.get(parameters[0]) if parameters else None
+        if together and together.consists_of(parameters):
             together.age = age
             return
+        members = list(parameters)
         self._forget(members)
         self._cohorts.update(dict.fromkeys(members, Cohort(members, age)))
 

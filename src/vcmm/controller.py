@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from .ages import Ages
 from .checkpoint import Staged, fitting_groups, require_same, signature, stage, write
 from .guard import Guard, tagged
-from .momentum import Writer, base_momenta, binding_of, require_served
+from .momentum import Group, Writer, base_momenta, binding_of, require_served
 from .policy import Policy, checked
 from .pool import Pool, on_host
 from .probe import Loss, Number, Probe, batch_of
@@ -76,7 +76,7 @@ class MomentumController:
         require_served(optimizer, tagged(optimizer))
         policy.check(base)
         self._ages = Ages()
-        self._pool = Pool(base, process_group, self._device())
+        self._pool = Pool(base, process_group, _device_of(tagged(optimizer)))
         self._betas: dict[str, Number] = {}
         self._unmeasured = dict.fromkeys(base, 0)
         self._discarded = 0
@@ -126,7 +126,7 @@ class MomentumController:
         }
         for modality, batch in batches.items():
             self._pool.streams[modality].add(batch)
-        self._pool.anticipate(on_device=self._on_device())
+        self._pool.anticipate(on_device=self._on_device(tagged(self.optimizer)))
         self._guard.note_gradient(self.optimizer)
 
     @property
@@ -265,8 +265,7 @@ class MomentumController:
         # The optimizer calls the closure first and reads its groups afterwards.
         def closure_then_begin() -> Any:
             loss = closure()
-            with torch.no_grad():
-                self._begin()
+            self._begin()
             return loss
 
         if len(args) > 1:
@@ -277,23 +276,25 @@ class MomentumController:
         if not self._by_hand:
             self._finish()
 
-    @torch.no_grad()
     def _begin(self) -> None:
         """Close what was observed, ask the policy, and write its answer into the groups."""
         self._settle()
         self._guard.forget_gradient()
-        base = self._base()
+        groups = tagged(self.optimizer)
+        base = base_momenta(self._writer.binding, groups)
         if self._asked and not self._pool:  # a step that raised and is tried again, or a subclass's
             self._step.write(self._betas, base, exact=self.exact)  # that calls its parent's
             return
         if not self._pool and self._step.rehearse():
             return
         self._pool.open(base)
-        probes = self._measure()
+        self._pool.device = _device_of(groups)
+        on_device = self._on_device(groups)
+        probes = self._measure(on_device)
         if probes is None:
             return
         answer = self.policy.update(probes, base)
-        self._betas = checked(type(self.policy).__name__, answer, base, self._on_device())
+        self._betas = checked(type(self.policy).__name__, answer, base, on_device)
         self._asked = self._shown = True
         self._step.write(self._betas, base, exact=self.exact)
         self._show_betas(base)
@@ -310,15 +311,14 @@ class MomentumController:
         self._asked = False
         self._guard.watch(self.optimizer)
 
-    def _measure(self) -> dict[str, Probe] | None:
+    def _measure(self, on_device: bool) -> dict[str, Probe] | None:
         """The step's probes; None if a fused kernel is going to skip it for an overflow.
 
         One copy from device to host for all modalities together; none if the step is capturable.
         """
         found_inf: Tensor | None = getattr(self.optimizer, "found_inf", None)
-        self._pool.device = self._device()
         measured = self._pool.measure()
-        if self._on_device():
+        if on_device:
             self._pool.keep_measurable()
             self._take(measured)
             return measured
@@ -343,11 +343,8 @@ class MomentumController:
     def _base(self) -> dict[str, Number]:
         return base_momenta(self._writer.binding, tagged(self.optimizer))
 
-    def _on_device(self) -> bool:
-        return any(self._writer.binding.on_device(group) for group in tagged(self.optimizer))
-
-    def _device(self) -> torch.device:
-        return next(p.device for group in tagged(self.optimizer) for p in group["params"])
+    def _on_device(self, groups: list[Group]) -> bool:
+        return any(self._writer.binding.on_device(group) for group in groups)
 
     def _show_betas(self, base: Mapping[str, Number]) -> None:
         """Show loggers the momenta, from the first step on: a fresh optimizer must look it."""
@@ -423,6 +420,10 @@ class MomentumController:
         self.__dict__.update(state)
         self._step.undo()  # of a step that had raised before the copy was made
         self.attach()
+
+
+def _device_of(groups: list[Group]) -> torch.device:
+    return next(p.device for group in groups for p in group["params"])
 
 
 def _measurable(probes: Mapping[str, Probe]) -> dict[str, Probe]:

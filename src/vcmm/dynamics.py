@@ -70,19 +70,19 @@ class Dynamics:
         measurable = isfinite(noise) & isfinite(energy) & (abs(probe.change) != math.inf)
         starting = measurable & isnan(self.noise)
         raw = probe.drift if subtract_noise else probe.change
+        compared = measurable & isfinite(raw)  # not so at the first probe, nor after a nan
 
-        def smooth(mean: Number, value: Number, first: Number) -> Number:
-            usable = measurable & isfinite(value)
+        def smooth(mean: Number, value: Number, first: Number, usable: Truth) -> Number:
             later = where(usable, running_mean(mean, value, smoothing), mean)
             return where(starting, first, later)
 
         start = first_drift(noise, base_gain)
-        self.noise = smooth(self.noise, noise, noise)
-        self.energy = smooth(self.energy, energy, energy)
-        self.raw_drift = smooth(self.raw_drift, raw, start)
+        self.noise = smooth(self.noise, noise, noise, measurable)
+        self.energy = smooth(self.energy, energy, energy, measurable)
+        self.raw_drift = smooth(self.raw_drift, raw, start, compared)
         if floor_after_smoothing:
             floored = larger(self.raw_drift, floor * self.energy)
             floored = where(measurable, floored, self.drift)
             self.drift = where(starting, start, floored)
         else:
-            self.drift = smooth(self.drift, larger(raw, floor * energy), start)
+            self.drift = smooth(self.drift, larger(raw, floor * energy), start, compared)

@@ -5,7 +5,7 @@ It looks at versions and identities of tensors alone, so it never waits for a de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -17,9 +17,9 @@ from .momentum import Group
 Trace = tuple[Tensor, int]  # a tensor of the optimizer's state, and how often it was written to
 
 
-def tagged(optimizer: Optimizer) -> Iterable[Group]:
+def tagged(optimizer: Optimizer) -> list[Group]:
     """The groups that belong to a modality, read anew each time: loading replaces them."""
-    return (group for group in optimizer.param_groups if group.get("modality") is not None)
+    return [group for group in optimizer.param_groups if group.get("modality") is not None]
 
 
 def trace_of(history: Mapping[str, Any] | None) -> Trace | None:
@@ -41,13 +41,14 @@ class Guard:
 
     def watch(self, optimizer: Optimizer) -> None:
         """Remember the state that the optimizer is in after a step that was seen."""
-        self._traces = _traces(optimizer)
-        first = _first_gradient(optimizer)
+        groups = tagged(optimizer)
+        self._traces = _traces(groups, optimizer.state)
+        first = _first_gradient(groups)
         self._spent = ref(first[1]) if first else None
 
     def has_seen_all(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer has not stepped since `watch`, or since this was last asked."""
-        before, now = self._traces, _traces(optimizer)
+        before, now = self._traces, _traces(tagged(optimizer), optimizer.state)
         self._traces = now
         for old, new in zip(before, now, strict=False):
             written = old is not None and new is not None and old[0] is new[0] and old[1] != new[1]
@@ -73,7 +74,7 @@ class Guard:
 
     def note_gradient(self, optimizer: Optimizer) -> None:
         """Remember the gradients that an observation belongs to, if they are there already."""
-        first = _first_gradient(optimizer)
+        first = _first_gradient(tagged(optimizer))
         self._gradient = None
         # The gradient of the last step is still there if zero_grad() is still to come.
         if first is not None and not (self._spent is not None and first[1] is self._spent()):
@@ -88,15 +89,23 @@ def _is_part(tensor: Tensor) -> bool:
     return tensor._is_view() or whole != tensor.numel()
 
 
-def _first_gradient(optimizer: Optimizer) -> tuple[Tensor, Tensor] | None:
-    parameters = (p for group in tagged(optimizer) for p in group["params"])
-    return next(((p, p.grad) for p in parameters if p.grad is not None), None)
+def _first_gradient(groups: list[Group]) -> tuple[Tensor, Tensor] | None:
+    for group in groups:
+        for parameter in group["params"]:
+            if (gradient := parameter.grad) is not None:
+                return parameter, gradient
+    return None
 
 
-def _traces(optimizer: Optimizer) -> list[Trace | None]:
+def _traces(groups: list[Group], state: Mapping[Tensor, Mapping[str, Any]]) -> list[Trace | None]:
     """Per group the trace of the first parameter that has one."""
-    found = (
-        (trace_of(optimizer.state.get(parameter)) for parameter in group["params"])
-        for group in tagged(optimizer)
-    )
-    return [next((trace for trace in group if trace is not None), None) for group in found]
+    return [_first_trace(group["params"], state) for group in groups]
+
+
+def _first_trace(
+    parameters: list[Tensor], state: Mapping[Tensor, Mapping[str, Any]]
+) -> Trace | None:
+    for parameter in parameters:
+        if trace := trace_of(state.get(parameter)):
+            return trace
+    return None

@@ -259,12 +259,16 @@ class Written:
                     found = entry.before.copy_(torch.as_tensor(found))
                 self.group[entry.key] = found
 
-    def decay(self, parameters: list[Tensor], factor: Tensor) -> None:
-        """Decay the weights in the kernel's place."""
+    @torch.no_grad()
+    def decay(self, parameters: list[Tensor], lr: Number, decay: float) -> None:
+        """Decay the weights in the kernel's place, in no lower precision than it does."""
+        precision = torch.promote_types(parameters[0].dtype, torch.float32)
+        factor = 1 - torch.as_tensor(lr).to(precision) * decay
         for parameter in parameters:
             parameter.mul_(factor)
         self._decayed = parameters, factor
 
+    @torch.no_grad()
     def undo_decay(self, taken: set[int]) -> None:
         """Of the parameters that did not take the step after all."""
         parameters, factor = self._decayed or ([], None)
@@ -311,8 +315,8 @@ class Writer:
             decay = group["weight_decay"]
             if by_tensor:
                 # A kernel takes weight decay as a number alone, and a changing number would be
-                # compiled anew each step. The product is the one that the kernel itself makes.
-                written.decay(parameters, torch.as_tensor(1 - lr * decay))
+                # compiled anew each step.
+                written.decay(parameters, lr, decay)
                 written.put("weight_decay", 0.0)
             else:
                 written.put("weight_decay", decay / scale, 1 / scale)

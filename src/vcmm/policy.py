@@ -154,7 +154,8 @@ class Kalman(Policy):
         self.check({m: beta for m, beta in base.items() if isinstance(beta, float)})
         self._steps += 1
         for modality in base:
-            self._dynamics.setdefault(modality, Dynamics.unknown())
+            if modality not in self._dynamics:
+                self._dynamics[modality] = Dynamics.unknown()
         for modality, probe in probes.items():
             self._dynamics[modality].update(
                 probe,

@@ -154,19 +154,17 @@ class Pool:
             if not on_device and all(_on_cpu(probe) for probe in self._ahead.values()):
                 self._ahead, _ = on_host(self._ahead)
 
-    @torch.no_grad()
     def measure(self) -> dict[str, Probe]:
         """Probes of the modalities that any rank has observed; empties the pool.
 
         Their numbers are tensors, or floats where `anticipate` has read them already.
         They become the memory that the next step is compared with only by `remember`.
         """
-        ranks = self._ranks()
         self._single = all(stream.extent.batches <= 1 for stream in self.streams.values())
-        if self._ahead is not None:
-            probes = self._ahead
-        else:
-            with full_precision(self.device):
+        probes = self._ahead
+        if probes is None:
+            ranks = self._ranks()
+            with torch.no_grad(), full_precision(self.device):
                 probes = self._measure_over(ranks) if ranks else self._measure_alone()
         self.discard()
         return probes

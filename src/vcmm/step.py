@@ -19,8 +19,9 @@ class Ageing(NamedTuple):
     """A cohort that the step is about to make older."""
 
     parameters: list[Tensor]
+    before: Age
     after: Age
-    at_base: Age  # what it comes to if the step is taken without us
+    own: Number | None  # with which it ages if the step is taken without us; None: as `after`
     trace: Trace | None  # of its first parameter, before the step
 
 
@@ -84,8 +85,7 @@ class Step:
             after = advanced(self._writer.binding, age, beta, own)
             if after.moved:
                 self._seed(parameters)
-            at_base = advanced(self._writer.binding, age, own, own)
-            older.append(Ageing(parameters, after, at_base, trace_of(state.get(parameters[0]))))
+            older.append(Ageing(parameters, age, after, own, trace_of(state.get(parameters[0]))))
         self._ageing += older
         return older
 
@@ -110,7 +110,9 @@ class Step:
     def finish(self) -> None:
         """The step was taken: its parameters are older now."""
         for cohort in self._abandoned:
-            self.ages.set(cohort.parameters, cohort.at_base)
+            before, after, own = cohort.before, cohort.after, cohort.own
+            at_base = after if own is None else advanced(self._writer.binding, before, own, own)
+            self.ages.set(cohort.parameters, at_base)
         for cohort in self._ageing:
             self.ages.set(cohort.parameters, cohort.after)
         self._abandoned = []
@@ -175,7 +177,7 @@ class Step:
         age = Age(1.0, 0.0, 0.0, rehearsed=True) if counted else Age(rehearsed=True)
         for group in tagged(optimizer):
             unknown = [p for p in group["params"] if p.grad is not None and not self.ages.knows(p)]
-            self._ageing.append(Ageing(unknown, age, age, None))
+            self._ageing.append(Ageing(unknown, NEWBORN, age, None, None))
             if group.get("weight_decay"):  # it would enter the moments as a gradient
                 written = Written(group)
                 written.put("weight_decay", 0.0)
