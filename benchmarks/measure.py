@@ -8,6 +8,7 @@ long to go on is decided by the width of that interval and never by the ratio it
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import random
@@ -90,8 +91,10 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
 
     Not the resident set, which says what the C library has kept of memory given back. On a CPU the
     allocator keeps no count, but the profiler sees every allocation and release. Only what is
-    allocated during the call counts.
+    allocated during the call counts, so garbage of earlier calls is collected first: to be freed in
+    the middle of this one, it would make room that is not there.
     """
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

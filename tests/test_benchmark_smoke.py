@@ -45,7 +45,12 @@ def models(overhead: ModuleType) -> Any:
 @pytest.fixture(scope="module")
 def sizes(overhead: Any) -> Any:
     return overhead.Sizes(
-        step_width=2, train_width=2, samples=8, pixels=32, features=16, ladder=LADDER
+        step_widths=((2, 1.02), (3, None)),
+        train_width=2,
+        samples=8,
+        pixels=32,
+        features=16,
+        ladder=LADDER,
     )
 
 
@@ -70,7 +75,7 @@ def test_the_model_is_a_resnet_18_per_modality(models: Any) -> None:
 
 
 def test_the_step_is_measured_over_11_million_parameters(models: Any, overhead: Any) -> None:
-    model = models.TwoEncoders(overhead.Sizes().step_width)
+    model = models.TwoEncoders(overhead.Sizes().step_widths[0][0])
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(11e6, rel=0.01)
 
 
@@ -145,13 +150,14 @@ def test_peak_counts_what_is_held_at_once_and_not_what_was_there(measure: Any) -
 
 
 def test_every_row_of_ratios_has_its_bar(overhead: Any, sizes: Any, plan: Any) -> None:
-    step, control = overhead.optimizer_step(sizes, plan, CPU)
+    step, control, wider, _ = overhead.optimizer_steps(sizes, plan, CPU)
     (train,) = overhead.training_step(sizes, plan, CPU)
     (memory,) = overhead.training_memory(sizes, CPU)
     assert all(sane(row) for row in (step, control, train, memory))
     assert [row.bar for row in (step, control, train, memory)] == [1.02, None, 1.01, 1.001]
     assert control.met is None
-    assert step.detail["parameters"] > 0
+    assert 0 < step.detail["parameters"] < wider.detail["parameters"]
+    assert wider.bar is None
     # At any size the controller allocates a little.
     assert memory.detail["with_mb"] > memory.detail["without_mb"] > 0
 
@@ -209,7 +215,7 @@ def test_the_table_and_the_file_say_where_and_when(
     assert result["settings"]["quick"] is True
     assert result["settings"]["sizes"]["features"] == sizes.features
     printed = capsys.readouterr().out.splitlines()
-    assert len(result["rows"]) == 7
+    assert len(result["rows"]) == 9
     for row in result["rows"]:
         assert any(row["what"] in line for line in printed)
         assert row["met"] == (None if row["bar"] is None else row["median"] <= row["bar"])
@@ -228,6 +234,7 @@ def test_imports_are_timed_in_processes_of_their_own(
     plan = measure.Plan(least=4, most=4, seconds=0, precision=0)
     (row,) = overhead.imports(plan)
     assert (row.median, row.bar, row.samples) == (1.0, 1.05, 4)
-    assert {"vcmm", "torch"} == {c[2].split("import ")[2].split(";")[0] for c in commands}
+    timed = {command[2].split("; ")[2] for command in commands}
+    assert timed == {"from vcmm import *", "import torch"}
     assert all(command[0] == sys.executable for command in commands)
     assert any(a != b for a, b in pairwise(commands))
