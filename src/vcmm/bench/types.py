@@ -1,0 +1,100 @@
+"""The whole vocabulary of the benchmark on one screen: what is trained on, and what a model gives.
+
+Every dict is keyed by modality. A `Split` holds arrays as they came, memory-mapped or not; `Data`
+turns rows of it into a `Batch`: float32, standardized with statistics of train, channels first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[np.generic]
+Kind = Literal["vector", "sequence", "image"]  # [d], [t, c] and [h, w, c], as they came
+SplitName = Literal["train", "valid", "test"]
+
+
+class Batch(NamedTuple):
+    """Some samples, ready for a model."""
+
+    inputs: dict[str, Tensor]  # [n, d], [n, c, t] or [n, c, h, w]
+    target: Tensor  # class ids [n], or 0/1 labels [n, C] as floats
+    index: Tensor  # [n], their rows in the split
+
+
+class Output(NamedTuple):
+    """What a model makes of a batch."""
+
+    features: dict[str, Tensor]  # h_m [n, D_m]: what the modality's own linear head takes
+    logits: dict[str, Tensor]  # z_m [n, C]: what it gives
+    fused: Tensor  # z [n, C]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The samples of train, valid or test."""
+
+    inputs: Mapping[str, Array]
+    target: Array  # class ids [n], or 0/1 labels [n, C]
+    group: Array | None = None  # who a sample comes from; no group is in two splits
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a modality's arrays are read: their kind, where channels lie, and how they are scaled."""
+
+    kind: Kind
+    shape: tuple[int, ...]  # of one sample as the encoder takes it: (d,), (c, t) or (c, h, w)
+    axis: int | None  # of the channels in an array [n, ...]; None if they must be added
+    mean: Array  # per entry of a vector, per channel of a sequence or an image
+    scale: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A data set: three splits of the same modalities, and all that is known of them."""
+
+    name: str
+    splits: Mapping[SplitName, Split]
+    forms: Mapping[str, Form]
+    labels: tuple[str, ...]  # the names of the classes
+    multilabel: bool
+    hash: str  # of the contents; the same wherever and however they are stored
+    about: str = ""  # where it comes from and how it was split, in a sentence or two
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """Sorted by name, so that the order in a file changes nothing."""
+        return tuple(sorted(self.forms))
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels)
+
+    def batch(self, split: SplitName, index: Array | Tensor) -> Batch:
+        """These rows of a split."""
+        rows = torch.as_tensor(index, dtype=torch.int64)
+        part = self.splits[split]
+        where = rows.numpy()
+        inputs = {m: prepared(part.inputs[m][where], self.forms[m]) for m in self.modalities}
+        target = torch.from_numpy(part.target[where].astype(np.int64, copy=False))
+        return Batch(inputs, target.float() if self.multilabel else target, rows)
+
+
+def prepared(rows: Array, form: Form) -> Tensor:
+    """Rows of an array as the encoder takes them."""
+    values = rows.astype(np.float32)
+    if form.kind != "vector":
+        values = values[:, None] if form.axis is None else np.moveaxis(values, form.axis, 1)
+    aside = (1,) * (values.ndim - 2)
+    values = (values - form.mean.reshape(-1, *aside)) / form.scale.reshape(-1, *aside)
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
