@@ -6,9 +6,9 @@ turns rows of it into a `Batch`: float32, standardized with statistics of train,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 Array = npt.NDArray[np.generic]
+Floats = npt.NDArray[np.float32]
 Kind = Literal["vector", "sequence", "image"]  # [d], [t, c] and [h, w, c], as they came
 SplitName = Literal["train", "valid", "test"]
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Batch:
     """Some samples, ready for a model."""
 
     inputs: dict[str, Tensor]  # [n, d], [n, c, t] or [n, c, h, w]
@@ -28,7 +30,8 @@ class Batch(NamedTuple):
     index: Tensor  # [n], their rows in the split
 
 
-class Output(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Output:
     """What a model makes of a batch."""
 
     features: dict[str, Tensor]  # h_m [n, D_m]: what the modality's own linear head takes
@@ -55,8 +58,8 @@ class Form:
     kind: Kind
     shape: tuple[int, ...]  # of one sample as the encoder takes it: (d,), (c, t) or (c, h, w)
     axis: int | None  # of the channels in an array [n, ...]; None if they must be added
-    mean: Array  # per entry of a vector, per channel of a sequence or an image
-    scale: Array
+    mean: Floats  # per entry of a vector, per channel of a sequence or an image
+    scale: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,24 @@ class Data:
     @property
     def classes(self) -> int:
         return len(self.labels)
+
+    def only(self, *splits: SplitName) -> Data:
+        """The same data without the other splits: what a method is given to see."""
+        return replace(self, splits={name: self.splits[name] for name in splits})
+
+    def select(self, modalities: Iterable[str]) -> Data:
+        """The same samples, but of these modalities alone."""
+        chosen = set(modalities)
+        for name in chosen - self.forms.keys():
+            raise ValueError(
+                f"data {self.name!r} has no modality {name!r}; it has {', '.join(self.modalities)}"
+            )
+        splits = {
+            name: replace(part, inputs={m: x for m, x in part.inputs.items() if m in chosen})
+            for name, part in self.splits.items()
+        }
+        forms = {m: form for m, form in self.forms.items() if m in chosen}
+        return replace(self, splits=splits, forms=forms)
 
     def batch(self, split: SplitName, index: Array | Tensor) -> Batch:
         """These rows of a split."""
