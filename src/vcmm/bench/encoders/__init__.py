@@ -1,0 +1,26 @@
+"""Encoders by name: each makes a module, with `outputs` features, for a modality's `Form`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..types import Form
+from .conv import Conv1d, Conv2d
+from .encoder import Encoder
+from .mlp import MLP
+
+
+def auto(form: Form, *, width: int = 32, outputs: int = 64) -> Encoder:
+    """An MLP for vectors, a 1-D CNN for sequences, a 2-D CNN for images."""
+    if form.kind == "vector":
+        return MLP(form, width=2 * width, outputs=outputs)
+    convolution = Conv1d if form.kind == "sequence" else Conv2d
+    return convolution(form, width=width, outputs=outputs)
+
+
+ENCODERS: dict[str, Callable[..., Encoder]] = {
+    "auto": auto,
+    "conv1d": Conv1d,
+    "conv2d": Conv2d,
+    "mlp": MLP,
+}

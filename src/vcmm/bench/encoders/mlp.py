@@ -1,0 +1,29 @@
+"""A multilayer perceptron, for vectors; anything else is flattened first."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from ..types import Form
+from .encoder import Encoder
+
+
+class MLP(Encoder):
+    """Linear layers with ReLU, `depth` of them, the last one of `outputs` features."""
+
+    def __init__(self, form: Form, *, width: int = 64, depth: int = 2, outputs: int = 64) -> None:
+        super().__init__()
+        if depth < 1:
+            raise ValueError(f"mlp: depth is {depth}; it must be at least 1")
+        self.outputs = outputs
+        widths = [math.prod(form.shape), *[width] * (depth - 1), outputs]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)

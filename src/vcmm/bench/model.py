@@ -1,0 +1,44 @@
+"""`Multimodal`: an encoder for each modality and a fusion, and who owns which parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from .fusion import Fusion
+from .types import Output
+
+
+class Multimodal(nn.Module):
+    """Encoders and a fusion, around modules of one's own or of the benchmark.
+
+    Args:
+        encoders: a module per modality, which gives features [n, D].
+        fusion: over the features of the same modalities.
+
+    Example:
+        fusion = Mean({"audio": 512, "video": 512}, classes=6)
+        model = Multimodal({"audio": audio_net, "video": video_net}, fusion)
+    """
+
+    def __init__(self, encoders: Mapping[str, nn.Module], fusion: Fusion) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleDict({m: encoders[m] for m in sorted(encoders)})
+        self.fusion = fusion
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.encoders)
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Output:
+        features = {m: encoder(inputs[m]) for m, encoder in self.encoders.items()}
+        logits, fused = self.fusion(features)
+        return Output(features, logits, fused)
+
+    def claims(self) -> dict[str, list[nn.Parameter]]:
+        """Every modality's parameters; whatever is in none of the lists is shared."""
+        return {
+            modality: [*encoder.parameters(), *self.fusion.owned(modality)]
+            for modality, encoder in self.encoders.items()
+        }

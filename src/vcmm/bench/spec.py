@@ -1,0 +1,154 @@
+"""What is trained, in full: a run is a pure function of its `Spec`.
+
+Every axis is a `Choice`: a name of its registry, and options, which are the keyword-only arguments
+of what the name stands for. A spec is checked and completed with all defaults when it is created,
+so an old record says what was run even after a default has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .signature import Value, completed
+
+RESULT_VERSION = 1  # raised whenever the same spec would give other numbers
+
+AXES = ("data", "encoder", "fusion", "method", "controller", "optimizer", "schedule")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """A name of a registry and its options: `Choice("ogm", alpha=0.3)`."""
+
+    name: str
+    options: Mapping[str, Value]
+
+    def __init__(self, name: str, /, **options: Value) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "options", options)
+
+    @classmethod
+    def of(cls, value: Choice | str | Mapping[str, Value]) -> Choice:
+        """From a bare name, or from what `to_json` gave."""
+        if isinstance(value, Choice):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        options = dict(value)
+        return cls(options.pop("name"), **options)
+
+    def to_json(self) -> dict[str, Value]:
+        return {"name": self.name, **self.options}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Choice) and canonical(self.to_json()) == canonical(other.to_json())
+
+    def __hash__(self) -> int:
+        return hash(canonical(self.to_json()))
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One training, from data to seed.
+
+    Args:
+        data: a name of `vcmm list data`, or a path of one's own.
+        modalities: those that are used; None is all of them.
+        encoder: of every modality; "auto" chooses by the kind of its arrays.
+        encoders: other choices for some modalities.
+        epochs: over train.
+        seed: of the weights, the order of samples, and all that a method draws.
+    """
+
+    data: Choice = Choice("watch")
+    modalities: tuple[str, ...] | None = None
+    encoder: Choice = Choice("auto")
+    encoders: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+    fusion: Choice = Choice("mean")
+    method: Choice = Choice("joint")
+    controller: Choice = Choice("none")
+    optimizer: Choice = Choice("adam")
+    schedule: Choice = Choice("cosine")
+    epochs: int = 15
+    batch_size: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        from .registry import registry
+
+        for axis in AXES:
+            choice = Choice.of(getattr(self, axis))
+            object.__setattr__(self, axis, checked(axis, choice, registry(axis)))
+        encoders = {
+            modality: checked(f"encoder of {modality!r}", Choice.of(choice), registry("encoder"))
+            for modality, choice in sorted(self.encoders.items())
+        }
+        object.__setattr__(self, "encoders", encoders)
+        if self.modalities is not None:
+            object.__setattr__(self, "modalities", tuple(sorted(self.modalities)))
+            if not self.modalities:
+                raise ValueError("modalities is empty; name one at least, or leave it out for all")
+        for name, least in (("epochs", 1), ("batch_size", 2), ("seed", 0)):
+            value: Any = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} on")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it; `from_json` gives an equal spec."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        for axis in AXES:
+            values[axis] = values[axis].to_json()
+        values["encoders"] = {m: choice.to_json() for m, choice in self.encoders.items()}
+        return json.loads(canonical(values))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Spec:
+        """From what `to_json` gave; what is left out has its default."""
+        names = {f.name for f in fields(cls)}
+        for name in values.keys() - names:
+            near = get_close_matches(name, names, 1) or sorted(names)
+            raise ValueError(f"a spec has no {name!r}; it has {', '.join(near)}")
+        return cls(**values)
+
+    def __hash__(self) -> int:
+        return hash(canonical(self.to_json()))
+
+
+def canonical(value: Any) -> str:
+    """The one way to write a value as JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def checked(axis: str, choice: Choice, registry: Mapping[str, Callable[..., Any]]) -> Choice:
+    """The choice with all its options, or an error that says which names there are."""
+    if choice.name in registry:
+        entry = registry[choice.name]
+        return Choice(choice.name, **completed(f"{axis} {choice.name!r}", entry, choice.options))
+    if axis == "data" and is_path(choice.name):
+        from .data import own
+
+        return Choice(choice.name, **completed("data of one's own", own.load, choice.options))
+    near = get_close_matches(choice.name, registry, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(registry))}"
+    more = ", and paths of files or folders of your own" if axis == "data" else ""
+    raise ValueError(f"there is no {axis} {choice.name!r}; {hint}{more}")
+
+
+def is_path(name: str) -> bool:
+    """Whether data is named by where it lies."""
+    return "/" in name or name.endswith(".npz") or Path(name).is_dir()
+
+
+def run_hash(spec: Spec, data_hash: str, threads: int) -> str:
+    """What a run is known by. Where one's own data lies does not enter, what it contains does."""
+    values = spec.to_json()
+    if is_path(values["data"]["name"]):
+        values["data"]["name"] = Path(values["data"]["name"]).name
+    identity = {"spec": values, "data": data_hash, "threads": threads, "version": RESULT_VERSION}
+    return hashlib.sha256(canonical(identity).encode()).hexdigest()[:16]
