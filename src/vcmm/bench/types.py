@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 Array = npt.NDArray[np.generic]
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 Kind = Literal["vector", "sequence", "image"]  # [d], [t, c] and [h, w, c], as they came
 SplitName = Literal["train", "valid", "test"]
 
@@ -113,9 +113,14 @@ class Data:
 
 def prepared(rows: Array, form: Form) -> Tensor:
     """Rows of an array as the encoder takes them."""
-    values = rows.astype(np.float32)
+    # What float32 cannot hold exactly (time stamps, say) is centred before it is rounded to it.
+    exact = np.result_type(rows.dtype, np.float32) == np.float32
+    values = rows.astype(np.float32 if exact else np.float64)
     if form.kind != "vector":
         values = values[:, None] if form.axis is None else np.moveaxis(values, form.axis, 1)
     aside = (1,) * (values.ndim - 2)
-    values = (values - form.mean.reshape(-1, *aside)) / form.scale.reshape(-1, *aside)
+    mean, scale = (
+        part.astype(values.dtype).reshape(-1, *aside) for part in (form.mean, form.scale)
+    )
+    values = (values - mean) / scale
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
