@@ -1,0 +1,166 @@
+"""What is compared with what: settings, and the arms within them.
+
+An arm is all runs that differ in nothing but their seed. A setting is all arms that differ in
+nothing but method, controller and modalities: the same data, encoders, optimizer, schedule and
+budget. Only arms of one setting stand in one table; runs of different settings are never mixed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from .records import Run
+from .spec import AXES
+
+_COMPARED = ("method", "controller", "modalities", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Runs that differ in their seed alone, by seed."""
+
+    label: str
+    runs: Mapping[int, Run]
+
+    @property
+    def method(self) -> str:
+        return self.spec["method"]["name"]
+
+    @property
+    def controller(self) -> str:
+        return self.spec["controller"]["name"]
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Of any of its runs: they differ in the seed alone."""
+        return next(iter(self.runs.values())).spec
+
+    @property
+    def alone(self) -> str | None:
+        """The one modality that a unimodal reference is trained on."""
+        return self.spec["method"]["modality"] if self.method == "unimodal" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Arms that may be compared, and the one that the others are compared with."""
+
+    title: str
+    arms: tuple[Arm, ...]
+    reference: Arm | None = field(default=None)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for arm in self.arms for run in arm.runs.values()]
+
+
+def settings(runs: Iterable[Run]) -> list[Setting]:
+    """The runs, by what they may be compared with; sorted by title."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_canonical(_common(run)), []).append(run)
+    members = list(groups.values())
+    titles = _titles([_common(group[0]) for group in members])
+    found = [_setting(title, group) for title, group in zip(titles, members, strict=True)]
+    return sorted(found, key=lambda setting: setting.title)
+
+
+def _common(run: Run) -> dict[str, Any]:
+    """All that runs must share to be compared."""
+    shared = {axis: value for axis, value in run.spec.items() if axis not in _COMPARED}
+    # The same data may lie elsewhere; what it holds is in its hash.
+    shared["data"] = {**shared["data"], "name": Path(shared["data"]["name"]).name}
+    known = {"content": run.data_hash[:8], "threads": run.threads, "version": run.result_version}
+    return {**shared, **known}
+
+
+def _setting(title: str, runs: Sequence[Run]) -> Setting:
+    groups: dict[str, dict[int, Run]] = {}
+    for run in runs:
+        key = _canonical([run.spec[axis] for axis in _COMPARED if axis != "seed"])
+        seeds = groups.setdefault(key, {})
+        if run.seed in seeds:
+            raise ValueError(
+                f"{run.path} and {seeds[run.seed].path} are the same run; delete one of them"
+            )
+        seeds[run.seed] = run
+    members = [dict(sorted(seeds.items())) for _, seeds in sorted(groups.items())]
+    specs = [next(iter(seeds.values())).spec for seeds in members]
+    arms = [Arm(_label(spec, specs), seeds) for spec, seeds in zip(specs, members, strict=True)]
+    arms.sort(key=_place)
+    joint = [arm for arm in arms if arm.method == "joint" and arm.controller == "none"]
+    return Setting(title, tuple(arms), joint[0] if joint else None)
+
+
+def _place(arm: Arm) -> tuple[Any, ...]:
+    """Unimodal references first, then joint, then the others; all modalities before some."""
+    order = ("unimodal", "joint")
+    rank = order.index(arm.method) if arm.method in order else len(order)
+    part = arm.spec["modalities"] is not None
+    return rank, arm.method, arm.controller != "none", part, arm.label
+
+
+# Words
+
+
+def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
+    """What tells an arm from the others: "joint", "joint + vcmm", "ogm (alpha=0.3)"."""
+    method = cast(dict[str, Any], spec["method"])
+    peers = [other["method"] for other in specs]
+    if method["name"] == "unimodal":
+        rest = {key: value for key, value in method.items() if key != "modality"}
+        label = f"unimodal: {method['modality']}{_differing(rest, peers)}"
+    else:
+        label = f"{method['name']}{_differing(method, peers)}"
+    controller = cast(dict[str, Any], spec["controller"])
+    if controller["name"] != "none":
+        peers = [other["controller"] for other in specs]
+        label += f" + {controller['name']}{_differing(controller, peers)}"
+    part = spec["modalities"]
+    if part is not None and any(other["modalities"] != part for other in specs):
+        label += f" on {', '.join(part)}"
+    return label
+
+
+def _differing(choice: Mapping[str, Any], peers: Iterable[Mapping[str, Any]]) -> str:
+    """The options in which choices of the same name differ, as " (alpha=0.3)"."""
+    same = [peer for peer in peers if peer["name"] == choice["name"]]
+    shown = [
+        f"{key}={_short(value)}"
+        for key, value in choice.items()
+        if len({_canonical(peer.get(key)) for peer in same}) > 1
+    ]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _titles(commons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The data of each setting, and whatever else tells it from the others."""
+    titles: list[str] = []
+    for common in commons:
+        data = cast(dict[str, Any], common["data"])
+        parts = [f"{data['name']}{_differing(data, [other['data'] for other in commons])}"]
+        peers = [other for other in commons if other["data"]["name"] == data["name"]]
+        for axis, value in common.items():
+            if axis == "data" or len({_canonical(peer[axis]) for peer in peers}) == 1:
+                continue
+            if axis in AXES:
+                choices = [peer[axis] for peer in peers]
+                parts.append(f"{value['name']}{_differing(value, choices)}")
+            else:
+                parts.append(f"{axis.replace('_', ' ')} {_short(value)}")
+        titles.append(", ".join(parts))
+    return titles
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
