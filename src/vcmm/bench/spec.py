@@ -145,10 +145,14 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith(".npz") or Path(name).is_dir()
 
 
-def run_hash(spec: Spec, data_hash: str, threads: int) -> str:
-    """What a run is known by. Where one's own data lies does not enter, what it contains does."""
+def run_hash(spec: Spec, data_hash: str, threads: int, device: str = "cpu") -> str:
+    """What a run is known by: all that its numbers depend on.
+
+    Where one's own data lies does not enter, what it contains does.
+    """
     values = spec.to_json()
     if is_path(values["data"]["name"]):
         values["data"]["name"] = Path(values["data"]["name"]).name
-    identity = {"spec": values, "data": data_hash, "threads": threads, "version": RESULT_VERSION}
+    where = {"threads": threads, "device": device}
+    identity = {"spec": values, "data": data_hash, **where, "version": RESULT_VERSION}
     return hashlib.sha256(canonical(identity).encode()).hexdigest()[:16]

@@ -29,6 +29,11 @@ class Batch:
     target: Tensor  # class ids [n], or 0/1 labels [n, C] as floats
     index: Tensor  # [n], their rows in the split
 
+    def to(self, device: torch.device) -> Batch:
+        """The same samples on a device."""
+        inputs = {modality: x.to(device) for modality, x in self.inputs.items()}
+        return Batch(inputs, self.target.to(device), self.index.to(device))
+
 
 @dataclass(frozen=True, slots=True)
 class Output:

@@ -1,0 +1,119 @@
+"""From a `Spec` and its data to everything that a training needs, all of it seeded by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LRScheduler
+
+from vcmm import MomentumController
+
+from . import seeds
+from .controllers import CONTROLLERS
+from .encoders import ENCODERS
+from .encoders.encoder import Encoder
+from .fusion import FUSIONS
+from .method import Criterion, Method, groups
+from .methods import METHODS
+from .model import Multimodal
+from .optimizers import OPTIMIZERS
+from .schedules import SCHEDULES
+from .spec import Spec
+from .train import steps_per_epoch
+from .types import Batch, Data, Form, Output
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A method on a model, with its optimizer, schedule and controller."""
+
+    method: Method
+    schedule: LRScheduler
+    controller: MomentumController | None
+    data: Data  # of the modalities that the method trains on
+    steps: int  # that the whole training takes
+
+
+def chosen_data(spec: Spec, data: Data) -> Data:
+    """The data, of the modalities that the spec and its method name."""
+    if spec.modalities is not None:
+        data = data.select(spec.modalities)
+    method = METHODS[spec.method.name]
+    return data.select(method.modalities(data.modalities, spec.method.options))
+
+
+def build(spec: Spec, data: Data, device: torch.device | str = "cpu") -> Training:
+    """Everything at its beginning. torch's own seed is set from the spec's."""
+    torch.manual_seed(spec.seed)
+    data = chosen_data(spec, data)
+    model = build_model(spec, data).to(device)
+    optimizer = OPTIMIZERS[spec.optimizer.name](groups(model), **spec.optimizer.options)
+    criterion: Criterion = F.cross_entropy
+    if data.multilabel:
+        criterion = F.binary_cross_entropy_with_logits
+    method = METHODS[spec.method.name](model, optimizer, criterion, **spec.method.options)
+    per_epoch = steps_per_epoch(len(data.splits["train"]), spec.batch_size)
+    make = SCHEDULES[spec.schedule.name]
+    schedule = make(optimizer, spec.epochs, per_epoch, **spec.schedule.options)
+    steps = spec.epochs * per_epoch
+    controller = build_controller(spec, method, steps, multilabel=data.multilabel)
+    return Training(method, schedule, controller, data, steps)
+
+
+def build_model(spec: Spec, data: Data) -> Multimodal:
+    """Encoders and fusion. Every module's weights are drawn from its own name and the seed."""
+    for modality in spec.encoders.keys() - data.forms.keys():
+        if spec.modalities is None and spec.method.name != "unimodal":
+            raise ValueError(
+                f"encoders names modality {modality!r}; the data has {', '.join(data.modalities)}"
+            )
+    with seeds.fixed(spec.seed, "build"):
+        encoders = {m: build_encoder(spec, m, data.forms[m]) for m in data.modalities}
+        widths = {modality: encoder.outputs for modality, encoder in encoders.items()}
+        fusion = FUSIONS[spec.fusion.name](widths, data.classes, **spec.fusion.options)
+        model = Multimodal(encoders, fusion)
+        seeds.initialize(model, spec.seed)
+    return model
+
+
+def build_encoder(spec: Spec, modality: str, form: Form) -> Encoder:
+    """A modality's encoder; an error says whose it was."""
+    choice = spec.encoders.get(modality, spec.encoder)
+    try:
+        return ENCODERS[choice.name](form, **choice.options)
+    except ValueError as error:
+        raise ValueError(f"modality {modality!r}: {error}") from None
+
+
+def build_controller(
+    spec: Spec, method: Method, steps: int, *, multilabel: bool
+) -> MomentumController | None:
+    """The controller, watching the method's steps."""
+    loss = "cross_entropy"
+    if multilabel:
+        loss = partial(F.binary_cross_entropy_with_logits, reduction="none")
+    make = CONTROLLERS[spec.controller.name]
+    controller = make(method.optimizer, loss, steps, **spec.controller.options)
+    if controller is not None:
+
+        def watch(output: Output, batch: Batch) -> None:
+            seen: dict[str, Any] = {m: (output.features[m], z) for m, z in output.logits.items()}
+            controller.observe(batch.target, **seen)
+
+        method.watchers.append(watch)
+    return controller
+
+
+def momenta(training: Training) -> dict[str, float]:
+    """Every modality's momentum and what it was made of, as far as they are known."""
+    if training.controller is None:
+        return {}
+    found = training.controller.metrics()
+    names = ("beta", "R", "Q", "rho", "gain", "unmeasured")
+    wanted = {f"{m}/{name}" for m in training.data.modalities for name in names}
+    return {k: v for k, v in found.items() if k in wanted and math.isfinite(v)}

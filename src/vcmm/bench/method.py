@@ -1,0 +1,153 @@
+"""`Method`: joint training. Every other method overrides the sentence that its paper changes.
+
+There are seven seams: `sampler`, `begin_epoch`, `loss`, `backward`, `modulate`, `predict`, and
+`step` itself for methods that change the schedule. A method sees train and nothing else; what it
+needs to hold out, it holds out of train.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from vcmm import modal_groups
+
+from .model import Multimodal
+from .types import Batch, Data, Output
+
+Criterion = Callable[[Tensor, Tensor], Tensor]  # logits [n, C] and target -> a mean
+Watcher = Callable[[Output, Batch], None]
+Terms = dict[str, Tensor]  # of the loss, by name; their sum is what is differentiated
+
+
+class Method(nn.Module):
+    """Joint training: the loss of the fused logits, by gradient descent on everything at once.
+
+    Args:
+        model: what is trained.
+        optimizer: over its parameters, each in one group; see `groups`.
+        criterion: the loss of logits and target, a mean over samples.
+
+    Example:
+        method = Joint(model, optimizer)
+        for batch in batches:
+            report = method.step(batch)
+    """
+
+    def __init__(
+        self, model: Multimodal, optimizer: Optimizer, criterion: Criterion = F.cross_entropy
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer = optimizer
+        self.criterion = criterion
+        self.watchers: list[Watcher] = []
+        self.counts: Counter[str] = Counter()  # forwards, backwards, updates, samples
+        self._generators: dict[str, torch.Generator] = {}
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """Learn from one batch. What is returned is detached, and still on the device."""
+        output = self(batch.inputs)
+        terms = self.loss(output, batch)
+        self.backward(terms)
+        self.modulate(output, batch)
+        self.update(output, batch)
+        return self.report(terms)
+
+    # The seams
+
+    def sampler(self, epoch: int) -> Tensor | None:
+        """The rows of train in the order in which this epoch visits them; None is shuffled."""
+
+    def begin_epoch(self, epoch: int, data: Data) -> None:
+        """Look at train before an epoch. `data` has no other split."""
+
+    def loss(self, output: Output, batch: Batch) -> Terms:
+        """The terms of the loss."""
+        return {"fused": self.criterion(output.fused, batch.target)}
+
+    def backward(self, terms: Terms) -> None:
+        """Make the gradients."""
+        self.counts["backwards"] += 1
+        total(terms).backward()
+
+    def modulate(self, output: Output, batch: Batch) -> None:
+        """Change the gradients."""
+
+    def predict(self, output: Output) -> Tensor:
+        """Logits [n, C] of the prediction."""
+        return output.fused
+
+    # What they stand on
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Output:
+        """What the model makes of some inputs. Those of training are counted."""
+        self.counts["forwards"] += self.training
+        return self.model(inputs)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and batches go."""
+        return next(self.model.parameters()).device
+
+    def update(self, output: Output, batch: Batch) -> None:
+        """Show the step to those who watch it, and take it."""
+        for watch in self.watchers:
+            watch(output, batch)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.counts["updates"] += 1
+
+    def report(self, terms: Terms) -> dict[str, Tensor]:
+        """The loss and its terms."""
+        terms = {name: term.detach() for name, term in terms.items()}
+        named = {f"loss/{name}": term for name, term in terms.items()} if len(terms) > 1 else {}
+        return {"loss": total(terms), **named}
+
+    def adopt(self, module: nn.Module, modality: str | None = None) -> None:
+        """Have the optimizer train a module of the method's own, as the modality's or shared."""
+        self.optimizer.add_param_group(
+            {"params": list(module.parameters()), "name": "method", "modality": modality}
+        )
+
+    def generator(self, name: str) -> torch.Generator:
+        """A source of randomness for one use, seeded from torch's own seed and the name.
+
+        Its state is part of `state_dict`.
+        """
+        if name not in self._generators:
+            text = f"{torch.initial_seed()}/{type(self).__name__}/{name}".encode()
+            seed = int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+            self._generators[name] = torch.Generator().manual_seed(seed)
+        return self._generators[name]
+
+    def get_extra_state(self) -> dict[str, Any]:
+        generators = {name: g.get_state() for name, g in self._generators.items()}
+        return {"generators": generators}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for name, value in state["generators"].items():
+            self.generator(name).set_state(value)
+
+    @classmethod
+    def modalities(cls, available: Iterable[str], options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Those of the available modalities that the method with these options trains on."""
+        return tuple(available)
+
+
+def total(terms: Terms) -> Tensor:
+    """The sum of the terms."""
+    return torch.stack(list(terms.values())).sum() if len(terms) > 1 else next(iter(terms.values()))
+
+
+def groups(model: Multimodal) -> list[dict[str, Any]]:
+    """The model's parameters as an optimizer takes them: a group per modality, and a shared one."""
+    claims: dict[str, Any] = dict(model.claims())
+    return modal_groups(model, **claims)

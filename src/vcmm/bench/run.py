@@ -1,0 +1,314 @@
+"""`run(spec)`: from a spec to a folder of records, in one piece or in many.
+
+Interrupted at any moment, it goes on from its last checkpoint, and the records come out the same
+bytes. What it costs and where it ran is recorded too, but apart: those differ from run to run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import socket
+import subprocess
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from . import data as data_sets
+from . import folder, judge
+from .build import Training, build, momenta
+from .events import Event, Kind
+from .folder import Lines
+from .memory import held_bytes, peak_bytes
+from .spec import RESULT_VERSION, Spec, run_hash
+from .train import EpochEnded, Progress, Stepped, fit
+from .types import Data
+
+ROWS = 400  # about as many steps of a run are written down
+COUNTS = ("forwards", "backwards", "updates")
+
+Watch = Callable[[Event], None]
+
+
+def run(
+    spec: Spec,
+    root: str | Path = "runs",
+    *,
+    threads: int = 1,
+    checkpoint_every: float = 10.0,
+    device: str = "cpu",
+    watch: Watch | None = None,
+) -> Path:
+    """Train what the spec says, unless its record is there already, and return the record's folder.
+
+    Args:
+        spec: what to train.
+        root: where the records of all runs lie.
+        threads: of torch; they change the last digits of a sum, so they are part of the run's hash.
+        checkpoint_every: so many seconds; 0 is after every step.
+        device: where to train.
+        watch: is told of everything that happens.
+    """
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    root = Path(root)
+    data = data_sets.load(spec.data.name, **spec.data.options)
+    identity = run_hash(spec, data.hash, threads, device)
+    teller = Teller(watch, identity, spec)
+    if folder.is_done(root, identity):
+        teller.tell("cached")
+        return root / identity
+    with folder.locked(root, identity) as work:
+        if folder.is_done(root, identity):  # by the process that held the lock before
+            work.rmdir()
+            teller.tell("cached")
+            return root / identity
+        try:
+            record = Record(work, spec, data, identity, threads, device)
+            record.make(checkpoint_every, teller)
+        except Exception:
+            (work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            raise
+        path = folder.publish(root, identity, work)
+    teller.tell("done", step=record.training.steps, steps=record.training.steps)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Tells what happens to whoever watches."""
+
+    watch: Watch | None
+    run: str
+    spec: Spec
+
+    def tell(self, kind: Kind, **more: Any) -> None:
+        if self.watch is not None:
+            spec = self.spec
+            self.watch(Event(kind, self.run, spec.to_json(), epochs=spec.epochs, **more))
+
+
+class Record:
+    """A run in the making: the training and the files that it fills."""
+
+    def __init__(
+        self, work: Path, spec: Spec, data: Data, identity: str, threads: int, device: str
+    ) -> None:
+        self.work = work
+        self.spec = spec
+        self.threads = threads
+        folder.write_json(
+            work / "spec.json",
+            {
+                "result_version": RESULT_VERSION,
+                "data_hash": data.hash,
+                "threads": threads,
+                "device": device,
+                "spec": spec.to_json(),
+            },
+        )
+        self.training: Training = build(spec, data, device)
+        self.progress = Progress()
+        self.attempt = 1
+        self.started = now()
+        self.seconds = 0.0  # of training, in this epoch
+        self.cost: Counter[str] = Counter()  # of this epoch
+        sizes = self._resume() if (work / "checkpoint.pt").exists() else dict[str, int]()
+        self.lines = {
+            name: Lines(work / name, sizes.get(name, 0)) for name in (*folder.RECORDS, "cost.jsonl")
+        }
+        self.saved = time.monotonic()
+
+    def make(self, checkpoint_every: float, teller: Teller) -> None:
+        """Train to the end and write down what is left to be written."""
+        training, spec = self.training, self.spec
+        every = max(1, training.steps // ROWS)
+        at = {"epoch": self.progress.epoch, "step": self.progress.step, "steps": training.steps}
+        teller.tell("started", **at)
+        events = fit(
+            training.method,
+            training.data,
+            training.schedule,
+            epochs=spec.epochs,
+            batch_size=spec.batch_size,
+            seed=spec.seed,
+            progress=self.progress,
+        )
+        while (event := self._timed(events)) is not None:
+            at = {"epoch": event.epoch, "step": event.step, "steps": training.steps}
+            if isinstance(event, EpochEnded):
+                teller.tell("epoch", **at, values=self._judged(event))
+                self._count_cost(event.epoch)
+            elif event.step % every == 0 or event.step == 1:
+                teller.tell("step", **at, values=self._written(event))
+            if time.monotonic() - self.saved >= checkpoint_every:
+                self._save()
+        self._finish()
+
+    def _timed(self, events: Any) -> Stepped | EpochEnded | None:
+        """The next event; the time until then was spent on training alone."""
+        start = time.perf_counter()
+        event = next(events, None)
+        self.seconds += time.perf_counter() - start
+        if isinstance(event, Stepped):
+            self.cost["steps"] += 1
+            self.cost["samples"] += event.samples
+        return event
+
+    def _written(self, event: Stepped) -> dict[str, float]:
+        """A row of steps.jsonl."""
+        rate = float(self.training.method.optimizer.param_groups[0]["lr"])
+        values = finite({"lr": rate, **numbers(event.values), **momenta(self.training)})
+        self.lines["steps.jsonl"].write(
+            {"step": event.step, "epoch": event.epoch, "values": values}
+        )
+        return values
+
+    def _judged(self, event: EpochEnded) -> dict[str, float]:
+        """Rows of evals.jsonl, valid first; returns what valid shows."""
+        training = self.training
+        last = event.epoch == self.spec.epochs - 1
+        probes = judge.probe(training.method, training.data) if last else {}
+        shown: dict[str, float] = {}
+        for split in ("test", "valid"):
+            found = judge.evaluate(training.method, training.data, split)
+            shown = finite({**found, **probes.get(split, {})})
+            row = {"epoch": event.epoch, "step": event.step, "split": split, "values": shown}
+            self.lines["evals.jsonl"].write(row)
+        return shown
+
+    def _count_cost(self, epoch: int) -> None:
+        """A row of cost.jsonl."""
+        counts = self.training.method.counts
+        row = {"attempt": self.attempt, "epoch": epoch, "seconds": round(self.seconds, 6)}
+        row |= {name: int(self.cost[name]) for name in ("steps", "samples")}
+        row |= {name: counts[name] for name in COUNTS}
+        self.lines["cost.jsonl"].write(row)
+        self.seconds = 0.0
+        self.cost.clear()
+        counts.clear()
+
+    def _save(self) -> None:
+        """Write the checkpoint, atomically, once all that belongs to it is on the disk."""
+        training = self.training
+        state = {
+            "sizes": {name: lines.sync() for name, lines in self.lines.items()},
+            "progress": asdict(self.progress),
+            "method": training.method.state_dict(),
+            "optimizer": training.method.optimizer.state_dict(),
+            "schedule": training.schedule.state_dict(),
+            "random": torch.get_rng_state(),
+            "attempt": self.attempt,
+            "started": self.started,
+            "seconds": self.seconds,
+            "cost": dict(self.cost),
+            "counts": dict(training.method.counts),
+        }
+        temporary = self.work / "checkpoint.tmp"
+        torch.save(state, temporary)
+        folder.sync(temporary)
+        os.replace(temporary, self.work / "checkpoint.pt")
+        self.saved = time.monotonic()
+
+    def _resume(self) -> dict[str, int]:
+        """Go back to the checkpoint. Returns how long the files were then."""
+        training, device = self.training, self.training.method.device
+        path = self.work / "checkpoint.pt"
+        state = torch.load(path, map_location=device, weights_only=True)
+        training.method.load_state_dict(state["method"])
+        training.method.optimizer.load_state_dict(state["optimizer"])
+        training.schedule.load_state_dict(state["schedule"])
+        training.method.counts.update(state["counts"])
+        torch.set_rng_state(state["random"].cpu())
+        self.progress = Progress(**state["progress"])
+        self.attempt = state["attempt"] + 1
+        self.started = state["started"]
+        self.seconds = state["seconds"]
+        self.cost.update(state["cost"])
+        return state["sizes"]
+
+    def _finish(self) -> None:
+        """What it took in memory, and where it ran."""
+        self.lines["cost.jsonl"].write({"attempt": self.attempt, "peak_bytes": self._peak()})
+        for lines in self.lines.values():
+            lines.sync()
+            lines.close()
+        environment = {
+            **machine(),
+            "device": str(self.training.method.device),
+            "threads": self.threads,
+            "started": self.started,
+            "finished": now(),
+            "attempts": self.attempt,
+        }
+        folder.write_json(self.work / "env.json", environment)
+
+    def _peak(self) -> int:
+        """Of two more steps, whose outcome nobody will see, on top of what lies there anyway."""
+        training, spec = self.training, self.spec
+        batch = training.data.batch("train", torch.arange(spec.batch_size).clamp_max_(self._last))
+        batch = batch.to(training.method.device)
+        held = held_bytes(training.method, training.method.optimizer)
+
+        def two_steps() -> None:
+            training.method.train()
+            for _ in range(2):
+                training.method.step(batch)
+
+        return held + peak_bytes(two_steps, training.method.device)
+
+    @property
+    def _last(self) -> int:
+        return len(self.training.data.splits["train"]) - 1
+
+
+def numbers(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """By one copy from the device for all of them."""
+    host = cast(list[float], torch.stack(list(values.values())).tolist())
+    return dict(zip(values, host, strict=True))
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no infinity and no nan: what is neither is left out, and so reads as undefined."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def now() -> str:
+    """The time, in words that sort."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what this process runs."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "vcmm": version("vcmm"),
+        "commit": commit(),
+        "platform": platform.platform(),
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "host": socket.gethostname(),
+    }
+
+
+def commit() -> str:
+    """The commit that the package's own source is at, or "" if it is not in a checkout of it."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "log", "-1", "--format=%H", "--", str(here)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
