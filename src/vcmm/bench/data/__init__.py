@@ -1,23 +1,98 @@
-"""The data sets by name, and `load`.
+"""The data sets by name, and the way to load one.
 
-A loader is a function with keyword-only typed options that returns `Data`. To add one, write its
-file and its line in `DATA`.
+A loader is a function with keyword-only typed options that returns `Data`. To add a data set, write
+its file and its line in `DATA`; if it has to be downloaded, its `Recipe` belongs in `RECIPES`.
+What is not a name may be the path of one's own data, see `own`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from ..signature import completed
 from ..types import Data
-from . import synthetic, watch
+from . import digits, fetch, mfeat, own, synthetic, watch
+from .describe import describe
+from .fetch import Recipe
+from .own import check
+from .splitting import hold_out
+
+__all__ = ["DATA", "RECIPES", "available", "check", "describe", "get", "hold_out", "load"]
 
 DATA: dict[str, Callable[..., Data]] = {
+    "digits": digits.load,
+    "mfeat": mfeat.load,
     "synthetic": synthetic.load,
     "watch": watch.load,
 }
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (digits.RECIPE, mfeat.RECIPE)}
 
 
 def load(name: str, **options: object) -> Data:
-    """A data set by name."""
-    return DATA[name](**completed(f"data {name!r}", DATA[name], options))
+    """A data set by name, or one's own by path.
+
+    The same data is loaded once in a process, as long as it does not change on disk. Callers share
+    it, so they leave its arrays as they are.
+    """
+    files = own_files(name) if name not in DATA else []
+    if name in RECIPES:
+        files = [RECIPES[name].path()]
+    values = options_of(name, options)
+    return _loaded(name, json.dumps(values, sort_keys=True), tuple(map(stamp, files)))
+
+
+def available(name: str) -> bool:
+    """Whether a data set can be loaded without downloading anything."""
+    return name not in RECIPES or RECIPES[name].path().exists()
+
+
+def get(name: str, *, force: bool = False) -> Path:
+    """Download a data set into the cache, unless it is there; its file."""
+    if name in DATA and name not in RECIPES:
+        raise ValueError(f"data {name!r} comes with vcmm; there is nothing to download")
+    if name not in RECIPES:
+        raise ValueError(
+            f"data {name!r} cannot be downloaded; what can be: {', '.join(sorted(RECIPES))}"
+        )
+    return fetch.get(RECIPES[name], force=force)
+
+
+def own_files(name: str) -> list[Path]:
+    """The files of one's own data, or an error for a name that is neither a name nor a path."""
+    path = Path(name)
+    if path.is_dir():
+        return sorted(path.glob("*.npy"))
+    if path.exists():
+        return [path]
+    near = get_close_matches(name, DATA, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise FileNotFoundError(
+        f"there is no data {name!r}: {hint}Names are {', '.join(DATA)}; your own data is given by "
+        "its path, mine.npz or a folder of .npy files"
+    )
+
+
+def stamp(path: Path) -> tuple[str, int, int]:
+    """What changes when a file does."""
+    if not path.exists():  # not downloaded yet, which its loader explains
+        return str(path), 0, 0
+    found = os.stat(path)
+    return str(path), found.st_mtime_ns, found.st_size
+
+
+def options_of(name: str, options: Mapping[str, object]) -> dict[str, Any]:
+    """All options of a loader, checked."""
+    entry, what = (DATA[name], f"data {name!r}") if name in DATA else (own.load, f"data '{name}'")
+    return completed(what, entry, options)
+
+
+@lru_cache(maxsize=4)
+def _loaded(name: str, options: str, stamps: object) -> Data:
+    values = options_of(name, json.loads(options))
+    return DATA[name](**values) if name in DATA else own.load(name, **values)
