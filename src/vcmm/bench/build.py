@@ -17,7 +17,7 @@ from . import seeds
 from .controllers import CONTROLLERS
 from .encoders import ENCODERS
 from .encoders.encoder import Encoder
-from .fusion import FUSIONS
+from .fusions import FUSIONS
 from .method import Criterion, Method, groups
 from .methods import METHODS
 from .model import Multimodal

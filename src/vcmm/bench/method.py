@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ class Method(nn.Module):
             report = method.step(batch)
     """
 
+    fusion: ClassVar[str] = "mean"  # that a spec gets if it names none
+
     def __init__(
         self, model: Multimodal, optimizer: Optimizer, criterion: Criterion = F.cross_entropy
     ) -> None:
@@ -49,6 +51,7 @@ class Method(nn.Module):
         self.optimizer = optimizer
         self.criterion = criterion
         self.watchers: list[Watcher] = []
+        self.others: dict[str, Optimizer] = {}  # of modules of the method's own, stepped by it
         self.counts: Counter[str] = Counter()  # forwards, backwards, updates, samples
         self._generators: dict[str, torch.Generator] = {}
 
@@ -112,10 +115,17 @@ class Method(nn.Module):
         return {"loss": total(terms), **named}
 
     def adopt(self, module: nn.Module, modality: str | None = None) -> None:
-        """Have the optimizer train a module of the method's own, as the modality's or shared."""
-        self.optimizer.add_param_group(
-            {"params": list(module.parameters()), "name": "method", "modality": modality}
-        )
+        """Have the optimizer train a module of the method's own, as the modality's or shared.
+
+        It joins the group that there is, so that schedules and checkpoints see no new one.
+        """
+        parameters = list(module.parameters())
+        for group in self.optimizer.param_groups:
+            if group.get("modality") == modality:
+                group["params"].extend(parameters)
+                return
+        tags = {"name": modality or "shared", "modality": modality}
+        self.optimizer.add_param_group({"params": parameters, **tags})
 
     def generator(self, name: str) -> torch.Generator:
         """A source of randomness for one use, seeded from torch's own seed and the name.
@@ -129,12 +139,17 @@ class Method(nn.Module):
         return self._generators[name]
 
     def get_extra_state(self) -> dict[str, Any]:
-        generators = {name: g.get_state() for name, g in self._generators.items()}
-        return {"generators": generators}
+        """All that must survive a restart and is neither a parameter nor a buffer."""
+        return {
+            "generators": {name: g.get_state() for name, g in self._generators.items()},
+            "others": {name: other.state_dict() for name, other in self.others.items()},
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         for name, value in state["generators"].items():
-            self.generator(name).set_state(value)
+            self.generator(name).set_state(value.cpu())
+        for name, value in state["others"].items():
+            self.others[name].load_state_dict(value)
 
     @classmethod
     def modalities(cls, available: Iterable[str], options: Mapping[str, Any]) -> tuple[str, ...]:

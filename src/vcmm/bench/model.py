@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from .fusion import Fusion
+from .fusions.fusion import Fusion
 from .types import Output
 
 

@@ -11,7 +11,7 @@ def registry(axis: str) -> Mapping[str, Callable[..., Any]]:
     from .controllers import CONTROLLERS
     from .data import DATA
     from .encoders import ENCODERS
-    from .fusion import FUSIONS
+    from .fusions import FUSIONS
     from .methods import METHODS
     from .optimizers import OPTIMIZERS
     from .schedules import SCHEDULES

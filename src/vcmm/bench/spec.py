@@ -19,7 +19,7 @@ from .signature import Value, completed
 
 RESULT_VERSION = 1  # raised whenever the same spec would give other numbers
 
-AXES = ("data", "encoder", "fusion", "method", "controller", "optimizer", "schedule")
+AXES = ("data", "encoder", "method", "fusion", "controller", "optimizer", "schedule")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +62,7 @@ class Spec:
         modalities: those that are used; None is all of them.
         encoder: of every modality; "auto" chooses by the kind of its arrays.
         encoders: other choices for some modalities.
+        fusion: "auto" is the one that the method asks for, "mean" for most.
         epochs: over train.
         seed: of the weights, the order of samples, and all that a method draws.
     """
@@ -70,8 +71,8 @@ class Spec:
     modalities: tuple[str, ...] | None = None
     encoder: Choice = Choice("auto")
     encoders: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
-    fusion: Choice = Choice("mean")
     method: Choice = Choice("joint")
+    fusion: Choice = Choice("auto")
     controller: Choice = Choice("none")
     optimizer: Choice = Choice("adam")
     schedule: Choice = Choice("cosine")
@@ -80,10 +81,13 @@ class Spec:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        from .methods import METHODS
         from .registry import registry
 
         for axis in AXES:
             choice = Choice.of(getattr(self, axis))
+            if axis == "fusion" and choice == Choice("auto"):
+                choice = Choice(METHODS[self.method.name].fusion)
             object.__setattr__(self, axis, checked(axis, choice, registry(axis)))
         encoders = {
             modality: checked(f"encoder of {modality!r}", Choice.of(choice), registry("encoder"))

@@ -6,7 +6,7 @@ checkpoint taken there resumes bitwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -99,7 +99,7 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 def require_whole_groups(method: Method) -> None:
     """An error unless every trainable parameter is in exactly one group of the optimizer."""
-    counted = group_counts(method.optimizer)
+    counted = group_counts([method.optimizer, *method.others.values()])
     for name, parameter in method.named_parameters():
         found = counted.get(parameter, 0)
         if parameter.requires_grad and found != 1:
@@ -111,10 +111,10 @@ def require_whole_groups(method: Method) -> None:
             )
 
 
-def group_counts(optimizer: Optimizer) -> dict[Tensor, int]:
+def group_counts(optimizers: Iterable[Optimizer]) -> dict[Tensor, int]:
     """In how many groups each parameter is."""
     counted: dict[Tensor, int] = {}
-    for group in optimizer.param_groups:
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
         for parameter in group["params"]:
             counted[parameter] = counted.get(parameter, 0) + 1
     return counted

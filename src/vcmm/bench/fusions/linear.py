@@ -1,4 +1,4 @@
-"""How the modalities' features become the fused logits, and each modality's own.
+"""Fusions that add up linear heads.
 
 | fusion | z                     | z_m               | owner of the head      |
 |--------|-----------------------|-------------------|------------------------|
@@ -9,24 +9,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
-Logits = dict[str, Tensor]
-
-
-class Fusion(nn.Module, ABC):
-    """Takes every modality's features, gives every modality's logits and the fused ones."""
-
-    @abstractmethod
-    def forward(self, features: Mapping[str, Tensor]) -> tuple[Logits, Tensor]: ...
-
-    def owned(self, modality: str) -> Iterator[nn.Parameter]:
-        """The parameters that belong to this modality alone."""
-        yield from ()
+from .fusion import Features, Fusion, Logits
 
 
 class Mean(Fusion):
@@ -36,7 +24,7 @@ class Mean(Fusion):
         super().__init__()
         self.heads = nn.ModuleDict({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
 
-    def forward(self, features: Mapping[str, Tensor]) -> tuple[Logits, Tensor]:
+    def forward(self, features: Features) -> tuple[Logits, Tensor]:
         logits = {modality: head(features[modality]) for modality, head in self.heads.items()}
         return logits, torch.stack(list(logits.values())).mean(dim=0)
 
@@ -47,7 +35,7 @@ class Mean(Fusion):
 class Sum(Mean):
     """A linear head per modality; the fused logits are the sum of theirs."""
 
-    def forward(self, features: Mapping[str, Tensor]) -> tuple[Logits, Tensor]:
+    def forward(self, features: Features) -> tuple[Logits, Tensor]:
         logits, mean = super().forward(features)
         return logits, mean * len(logits)
 
@@ -60,7 +48,7 @@ class Concat(Fusion):
         self.widths = {modality: widths[modality] for modality in sorted(widths)}
         self.head = nn.Linear(sum(widths.values()), classes)
 
-    def forward(self, features: Mapping[str, Tensor]) -> tuple[Logits, Tensor]:
+    def forward(self, features: Features) -> tuple[Logits, Tensor]:
         fused = self.head(torch.cat([features[modality] for modality in self.widths], dim=1))
         slices = torch.split(self.head.weight, list(self.widths.values()), dim=1)
         share = self.head.bias / len(self.widths)
@@ -69,6 +57,3 @@ class Concat(Fusion):
             for modality, weight in zip(self.widths, slices, strict=True)
         }
         return logits, fused
-
-
-FUSIONS: dict[str, type[Fusion]] = {"concat": Concat, "mean": Mean, "sum": Sum}
