@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vcmm import VCMM, modal_groups, reference
+from vcmm import VCMM, Kalman, Policy, modal_groups, reference
 from vcmm.probe import cheaper_form
 
 MODALITIES = ("audio", "video")
@@ -103,6 +103,46 @@ def same(got: dict[str, float], want: dict[str, float], dtype: torch.dtype = tor
         modality, _, quantity = name.partition("/")
         slack = {"Q": want.get(f"{modality}/R", 0) * eps, "rho": eps}.get(quantity, 0)
         assert got[name] == pytest.approx(value, rel=relative, abs=slack), name
+
+
+# What is worked out ahead, in the hope that a step's first batch is its only one
+
+
+def test_working_ahead_changes_no_bit_whatever_a_step_turns_out_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces: list[list[int]] = [
+        [12],
+        [12],
+        [12],
+        [4, 4, 4],
+        [12],
+        [12],
+        [],
+        [12],
+        [6, 6],
+        [12],
+        [12],
+    ]
+
+    def metrics() -> list[dict[str, float]]:
+        loop = Loop()
+        found: list[dict[str, float]] = []
+        for step, sizes in enumerate(pieces):
+            loop.backward()
+            for piece in cut(batch(sum(sizes), step, SHAPES["direct"]), sizes):
+                loop.observe(piece)
+            if step == 9:
+                loop.vcmm.discard()
+            if step in (5, 7):  # a schedule acts between observation and step
+                for group in loop.optimizer.param_groups:
+                    group["betas"] = (0.8 + 0.02 * step, 0.999)
+            found.append(loop.step())
+        return found
+
+    ahead = metrics()
+    monkeypatch.setattr(Kalman, "anticipate", Policy.anticipate)
+    assert ahead == metrics()
 
 
 # One batch in pieces

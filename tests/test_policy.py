@@ -1,7 +1,7 @@
 """Kalman, Fixed and Frozen as objects: what they answer, what they keep, what they refuse."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -265,6 +265,31 @@ def test_order_of_the_modalities_does_not_matter() -> None:
         shuffled = {name: probes[name] for name in reversed(order)}
         same(other.update(shuffled, base), one.update(probes, TRIO))
         same(other.metrics(), one.metrics())
+
+
+@pytest.mark.parametrize("seen", ["the same", "other probes", "another base"])
+@pytest.mark.parametrize("wrap", [Kalman, lambda: Frozen(Kalman(), after=20, average=5)])
+def test_working_ahead_changes_nothing_whatever_comes_then(
+    wrap: Callable[[], Policy], seen: str
+) -> None:
+    ahead, plain = wrap(), wrap()
+    history = noisy_steps(30, tuple(PAIR))
+    for step, probes in enumerate(history):
+        before = pack(ahead.state_dict())
+        expected = {"another base": {"audio": 0.9, "video": 0.85}}.get(seen, PAIR)
+        ahead.anticipate(history[step - 1] if seen == "other probes" else probes, PAIR)
+        assert pack(ahead.state_dict()) == before
+        assert ahead.update(probes, expected) == plain.update(probes, expected)
+        assert ahead.metrics() == plain.metrics()
+
+
+def test_what_was_worked_out_ahead_does_not_outlive_a_load() -> None:
+    first, second = noisy_steps(2, tuple(PAIR))
+    ahead, plain = Kalman(), Kalman()
+    ahead.anticipate(second, PAIR)
+    plain.update(first, PAIR)
+    ahead.load_state_dict(plain.state_dict())
+    assert ahead.update(second, PAIR) == plain.update(second, PAIR)
 
 
 def test_base_is_read_live() -> None:

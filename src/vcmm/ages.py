@@ -52,6 +52,7 @@ class Ages:
     def __init__(self) -> None:
         self._cohorts: dict[Tensor, Cohort] = {}
         self._known: list[Tensor] = []  # whose entries the optimizer had after the last step
+        self._stood = False  # what `stands` found last
 
     def cohorts(
         self,
@@ -88,11 +89,13 @@ class Ages:
     def stands(self, state: Mapping[Tensor, Mapping[str, Any]]) -> bool:
         """Whether nobody has removed or cleared an entry since the last step, nor added one."""
         same = len(state) == len(self._known) and all(map(is_, state, self._known))
-        return same and all(state.values())
+        self._stood = same and all(state.values())
+        return self._stood
 
-    def remember(self, state: Iterable[Tensor]) -> None:
+    def remember(self, state: Mapping[Tensor, Any]) -> None:
         """The optimizer's state after a step, in which all that took the step have an entry."""
-        self._known = list(state)
+        if not self._stood or len(state) != len(self._known):  # a step removes no entry
+            self._known = list(state)
 
     def knows(self, parameter: Tensor) -> bool:
         return parameter in self._cohorts
@@ -162,7 +165,7 @@ class Ages:
     def load_state_dict(
         self, state: Iterable[Iterable[Any]], groups: Iterable[Mapping[str, Any]]
     ) -> None:
-        self._cohorts, self._known = {}, []
+        self._cohorts, self._known, self._stood = {}, [], False
         for group, cohorts in zip(groups, state, strict=True):
             for steps, log_product, log_base, moved, positions in cohorts:
                 members = [group["params"][position] for position in positions]

@@ -126,7 +126,11 @@ class MomentumController:
         }
         for modality, batch in batches.items():
             self._pool.streams[modality].add(batch)
-        self._pool.anticipate(on_device=self._on_device(tagged(self.optimizer)))
+        groups = tagged(self.optimizer)
+        self._pool.device = _device_of(groups)
+        probes = self._pool.anticipate(on_device=self._on_device(groups))
+        if probes is not None:
+            self.policy.anticipate(probes, base_momenta(self._writer.binding, groups))
         self._guard.note_gradient(self.optimizer)
 
     @property
@@ -188,8 +192,7 @@ class MomentumController:
             hooked.register_load_state_dict_pre_hook(self._before_load),
             hooked.register_load_state_dict_post_hook(self._after_load),
         ]
-        self._show_betas(self._base())
-        self._guard.watch(self.optimizer)
+        self._take_stock()
 
     def _move_to(self, optimizer: Optimizer) -> None:
         require_same(signature(self.optimizer.param_groups), optimizer.param_groups)
@@ -244,8 +247,7 @@ class MomentumController:
         self._asked = False
         self.policy.load_state_dict(staged.policy)
         self._guard.forget_gradient()
-        self._show_betas(self._base())
-        self._guard.watch(self.optimizer)
+        self._take_stock()
 
     # The step
 
@@ -285,10 +287,11 @@ class MomentumController:
         if self._asked and not self._pool:  # a step that raised and is tried again, or a subclass's
             self._step.write(self._betas, base, exact=self.exact)  # that calls its parent's
             return
-        if not self._pool and self._step.rehearse():
-            return
+        if not self._pool:
+            if self._step.rehearse():
+                return
+            self._pool.device = _device_of(groups)
         self._pool.open(base)
-        self._pool.device = _device_of(groups)
         on_device = self._on_device(groups)
         probes = self._measure(on_device)
         if probes is None:
@@ -296,8 +299,8 @@ class MomentumController:
         answer = self.policy.update(probes, base)
         self._betas = checked(type(self.policy).__name__, answer, base, on_device)
         self._asked = self._shown = True
+        self._show_betas(groups, base)
         self._step.write(self._betas, base, exact=self.exact)
-        self._show_betas(base)
 
     def _settle(self) -> None:
         """Undo what a step that raised has left behind."""
@@ -316,27 +319,23 @@ class MomentumController:
 
         One copy from device to host for all modalities together; none if the step is capturable.
         """
-        found_inf: Tensor | None = getattr(self.optimizer, "found_inf", None)
-        measured = self._pool.measure()
+        probes = self._pool.measure()
         if on_device:
             self._pool.keep_measurable()
-            self._take(measured)
-            return measured
-        flags = [] if found_inf is None else [found_inf.double().reshape(())]
-        numbers, overflowed = on_host(measured, flags)
-        if any(overflowed):
-            self._discarded += self._pool.observed
-            self._step.seed()
-            return None
-        probes = _measurable(numbers)
-        self._take(probes)
-        return probes
-
-    def _take(self, probes: Iterable[str]) -> None:
+        else:
+            found_inf: Tensor | None = getattr(self.optimizer, "found_inf", None)
+            flags = [] if found_inf is None else [found_inf.double().reshape(())]
+            probes, overflowed = on_host(probes, flags)
+            if any(overflowed):
+                self._discarded += self._pool.observed
+                self._step.seed()
+                return None
         self._pool.remember(probes)
         if self._pool.observed:
-            for modality in self._pool.streams.keys() - set(probes):
-                self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
+            for modality in self._pool.streams:
+                if modality not in probes:
+                    self._unmeasured[modality] = self._unmeasured.get(modality, 0) + 1
+        return probes
 
     # What is read off the optimizer
 
@@ -344,14 +343,20 @@ class MomentumController:
         return base_momenta(self._writer.binding, tagged(self.optimizer))
 
     def _on_device(self, groups: list[Group]) -> bool:
-        return any(self._writer.binding.on_device(group) for group in groups)
+        return any(map(self._writer.binding.on_device, groups))
 
-    def _show_betas(self, base: Mapping[str, Number]) -> None:
+    def _show_betas(self, groups: list[Group], base: Mapping[str, Number]) -> None:
         """Show loggers the momenta, from the first step on: a fresh optimizer must look it."""
         if not self._shown:
             return
-        for group in tagged(self.optimizer):
+        for group in groups:
             group[_BETA] = self._betas.get(group["modality"], base[group["modality"]])
+
+    def _take_stock(self) -> None:
+        """Begin anew with what the optimizer holds now."""
+        groups = tagged(self.optimizer)
+        self._show_betas(groups, base_momenta(self._writer.binding, groups))
+        self._guard.watch(self.optimizer)
 
     def _require_known(self, modalities: Iterable[str]) -> None:
         for modality in modalities:
@@ -409,8 +414,7 @@ class MomentumController:
             self._load(staged)
         else:
             self._ages.reconcile(optimizer.state)
-            self._guard.watch(optimizer)
-            self._show_betas(self._base())
+            self._take_stock()
 
     def __getstate__(self) -> dict[str, Any]:
         """For deepcopy and pickle. Hooks cannot be copied; `__setstate__` registers new ones."""
@@ -424,10 +428,6 @@ class MomentumController:
 
 def _device_of(groups: list[Group]) -> torch.device:
     return next(p.device for group in groups for p in group["params"])
-
-
-def _measurable(probes: Mapping[str, Probe]) -> dict[str, Probe]:
-    return {modality: probe for modality, probe in probes.items() if probe.measurable}
 
 
 def _require_alone(handle: RemovableHandle) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from .number import Number, Truth, isfinite, isnan, larger, where
+from .number import Number, Truth, choose, divide, isfinite, isnan, larger, where
 from .probe import Probe
 
 
@@ -30,7 +30,7 @@ def running_mean(mean: Number, value: Number, smoothing: float) -> Number:
 
 def first_drift(noise: Number, base_gain: Number) -> Number:
     """The Q at which the Kalman gain of Q / R~ is the base optimizer's own gain K0 = 1 - beta0."""
-    return noise * base_gain**2 / (1 - base_gain)
+    return divide(noise * base_gain**2, 1 - base_gain)
 
 
 @dataclass(slots=True)
@@ -71,18 +71,17 @@ class Dynamics:
         starting = measurable & isnan(self.noise)
         raw = probe.drift if subtract_noise else probe.change
         compared = measurable & isfinite(raw)  # not so at the first probe, nor after a nan
+        floored = larger(raw, floor * energy)
 
-        def smooth(mean: Number, value: Number, first: Number, usable: Truth) -> Number:
-            later = where(usable, running_mean(mean, value, smoothing), mean)
-            return where(starting, first, later)
+        now = self.noise, self.energy
+        then = running_mean(now[0], noise, smoothing), running_mean(now[1], energy, smoothing)
+        now = choose(measurable, then, now)
+        self.noise, self.energy = choose(starting, (noise, energy), now)
 
-        start = first_drift(noise, base_gain)
-        self.noise = smooth(self.noise, noise, noise, measurable)
-        self.energy = smooth(self.energy, energy, energy, measurable)
-        self.raw_drift = smooth(self.raw_drift, raw, start, compared)
+        now = self.raw_drift, self.drift
+        then = running_mean(now[0], raw, smoothing), running_mean(now[1], floored, smoothing)
+        raw_drift, drift = choose(compared, then, now)
         if floor_after_smoothing:
-            floored = larger(self.raw_drift, floor * self.energy)
-            floored = where(measurable, floored, self.drift)
-            self.drift = where(starting, start, floored)
-        else:
-            self.drift = smooth(self.drift, larger(raw, floor * energy), start, compared)
+            drift = where(measurable, larger(raw_drift, floor * self.energy), self.drift)
+        start = first_drift(noise, base_gain)
+        self.raw_drift, self.drift = choose(starting, (start, start), (raw_drift, drift))

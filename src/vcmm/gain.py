@@ -8,7 +8,7 @@ and the filter is an exponential average with beta = 1 - K.
 |-----------------------------------------------------------------|-----------------|
 | rho = Q / R, finite for every R, Q >= 0                         | `drift_ratio`   |
 | K = 2 / (1 + sqrt(1 + 4 / rho))                                 | `kalman_gain`   |
-| logit K = log rho - log K                                       | `logit_gain`    |
+| logit K = log rho - log K = log(rho / K)                        | `logit_gain`    |
 | l~_m = logit K0 + strength * (logit K_m - mean_j logit K_j)     | `centred_logit` |
 | beta_m = 1 - clip(sigmoid(l~_m), gain_range)                    | `momentum`      |
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .number import Number, Truth, clamp, divide, log, sigmoid, sqrt, where
+from .number import Number, Truth, clamp, divide, log, sigmoid, where
 
 # Beyond these a ratio carries no further information, and its logarithm is still finite.
 _RATIO_RANGE = (1e-300, 1e300)
@@ -35,12 +35,12 @@ def kalman_gain(rho: Number) -> Number:
 
     Checked against known values in `tests/test_gain.py`.
     """
-    return 2 / (1 + sqrt(1 + 4 / rho))
+    return 2 / (1 + (1 + 4 / rho) ** 0.5)
 
 
 def logit_gain(rho: Number) -> Number:
     """log(K / (1 - K)), without forming 1 - K, which rounds to zero for large rho."""
-    return log(rho) - log(kalman_gain(rho))
+    return log(rho / kalman_gain(rho))
 
 
 def centred_logit(
@@ -55,10 +55,14 @@ def centred_logit(
     the mean; a single known modality is its own mean, and keeps the base too.
     """
     rows = list(zip(logits, known, base_gain, strict=True))
-    total: Number = sum(where(has, logit, 0.0) for logit, has, _ in rows)
-    mean = divide(total, sum(has for _, has, _ in rows))
+    total: Number = 0.0
+    count: Number = 0
+    for logit, has, _ in rows:
+        total = total + where(has, logit, 0.0)
+        count = count + has
+    mean = divide(total, count)
     return [
-        log(base / (1 - base)) + strength * where(has, logit - mean, 0.0)
+        log(divide(base, 1 - base)) + strength * where(has, logit - mean, 0.0)
         for logit, has, base in rows
     ]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -215,49 +215,41 @@ def correction(binding: Binding, after: Age, beta: Number) -> Number:
     return expm1(after.log_base) / expm1(after.log_product)
 
 
-@dataclass(slots=True)
-class _Entry:
-    key: str
-    before: Any
-    after: Any
-    version: int
-    scale: Number | None  # after = before * scale
-
-
-def _untouched(found: Any, entry: _Entry) -> bool:
-    if isinstance(found, Tensor):
-        return found is entry.after and found._version == entry.version
+def _untouched(found: Any, after: Any, version: int) -> bool:
+    if found is after:
+        return not isinstance(found, Tensor) or found._version == version
     # A copied group holds equal numbers, but other objects.
     numbers = cast(tuple[Any, ...], found if isinstance(found, tuple) else (found,))
-    return found is entry.after or (
-        all(isinstance(number, float) for number in numbers) and found == entry.after
-    )
+    return all(isinstance(number, float) for number in numbers) and found == after
 
 
 class Written:
     """What one group holds for the duration of one step, and what it held before."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(
+        self, group: Group, values: Mapping[str, Any], scales: Mapping[str, Number] | None = None
+    ) -> None:
+        """Put `values` into the group. Those with a scale are the old ones times that scale."""
         self.group = group
-        self._entries: list[_Entry] = []
+        self._entries: list[tuple[str, Any, Any, int]] = []  # key, before, after, its version
+        self._scales = scales or {}
         self._decayed: tuple[list[Tensor], Tensor] | None = None
-
-    def put(self, key: str, value: Any, scale: Number | None = None) -> None:
-        version = value._version if isinstance(value, Tensor) else 0
-        self._entries.append(_Entry(key, self.group[key], value, version, scale))
-        self.group[key] = value
+        for key, value in values.items():
+            version = value._version if isinstance(value, Tensor) else 0
+            self._entries.append((key, group[key], value, version))
+            group[key] = value
 
     def undo(self) -> None:
         """Put back what was there, or what somebody wrote since, without our factor."""
-        for entry in reversed(self._entries):
-            found = self.group[entry.key]
-            if _untouched(found, entry):
-                self.group[entry.key] = entry.before
-            elif entry.scale is not None:
-                found = found / entry.scale
-                if isinstance(entry.before, Tensor):
-                    found = entry.before.copy_(torch.as_tensor(found))
-                self.group[entry.key] = found
+        for key, before, after, version in self._entries:
+            found = self.group[key]
+            if _untouched(found, after, version):
+                self.group[key] = before
+            elif key in self._scales:
+                found = found / self._scales[key]
+                if isinstance(before, Tensor):
+                    found = before.copy_(torch.as_tensor(found))
+                self.group[key] = found
 
     @torch.no_grad()
     def decay(self, parameters: list[Tensor], lr: Number, decay: float) -> None:
@@ -296,31 +288,31 @@ class Writer:
         scale: Number,
     ) -> Written:
         """Give `group` the momentum `beta` and the learning rate lr * `scale`."""
-        written = Written(group)
         binding = self.binding
+        values: dict[str, Any] = {}
         if binding.momentum == "betas":
             first, second = group["betas"]
-            written.put("betas", (self._like(first, beta, slot, "beta"), second))
+            values["betas"] = self._like(first, beta, slot, "beta"), second
         else:
             # Without any momentum torch's SGD would leave its buffer alone.
-            written.put(binding.momentum, beta if isinstance(beta, Tensor) else beta or _LEAST)
+            values[binding.momentum] = beta if isinstance(beta, Tensor) else beta or _LEAST
         if binding.correction == "anchored":
             ratio = 1 - beta if binding.literal else (1 - beta) / (1 - base)
-            written.put("dampening", 1 - ratio)
+            values["dampening"] = 1 - ratio
         if binding.correction == "inherent":
-            return written
+            return Written(group, values)
         lr = group["lr"]
-        by_tensor = isinstance(lr, Tensor) or isinstance(scale, Tensor)
-        if binding.decoupled(group) and group["weight_decay"] != 0:
-            decay = group["weight_decay"]
-            if by_tensor:
-                # A kernel takes weight decay as a number alone, and a changing number would be
-                # compiled anew each step.
-                written.decay(parameters, lr, decay)
-                written.put("weight_decay", 0.0)
-            else:
-                written.put("weight_decay", decay / scale, 1 / scale)
-        written.put("lr", self._like(lr, lr * scale, slot, "lr"), scale)
+        values["lr"] = self._like(lr, lr * scale, slot, "lr")
+        decay = group.get("weight_decay")
+        if not decay or not binding.decoupled(group):
+            return Written(group, values, {"lr": scale})
+        if not isinstance(lr, Tensor) and not isinstance(scale, Tensor):
+            values["weight_decay"] = decay / scale
+            return Written(group, values, {"lr": scale, "weight_decay": 1 / scale})
+        # A kernel takes weight decay as a number alone, and a changing number would be compiled
+        # anew each step.
+        written = Written(group, {**values, "weight_decay": 0.0}, {"lr": scale})
+        written.decay(parameters, lr, decay)
         return written
 
     def _like(self, template: Any, value: Number, slot: str, name: str) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Number = float | Tensor
+Numbers = tuple[Number, ...]
 Truth = bool | Tensor
 
 
@@ -21,11 +22,6 @@ def log(x: Number) -> Number:
     if isinstance(x, Tensor):
         return torch.log(x.double())
     return math.log(x) if x > 0 else (-math.inf if x == 0 else math.nan)
-
-
-def sqrt(x: Number) -> Number:
-    """The square root."""
-    return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
 
 
 def expm1(x: Number) -> Number:
@@ -41,8 +37,8 @@ def sigmoid(x: Number) -> Number:
 
 
 def isfinite(x: Number) -> Truth:
-    """Neither infinite nor nan."""
-    return torch.isfinite(x) if isinstance(x, Tensor) else math.isfinite(x)
+    """Neither infinite nor nan: otherwise x - x is nan, which equals nothing."""
+    return x - x == 0
 
 
 def isnan(x: Number) -> Truth:
@@ -75,4 +71,11 @@ def where(condition: Truth, a: Number, b: Number) -> Number:
     """The first where the condition holds, else the second."""
     if isinstance(condition, Tensor):
         return torch.where(condition, a, b)
+    return a if condition else b
+
+
+def choose(condition: Truth, a: Numbers, b: Numbers) -> Numbers:
+    """`where`, for several numbers under one condition."""
+    if isinstance(condition, Tensor):
+        return tuple(where(condition, x, y) for x, y in zip(a, b, strict=True))
     return a if condition else b

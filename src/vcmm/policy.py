@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 from torch import Tensor
 
 from .dynamics import Dynamics
 from .gain import centred_logit, drift_ratio, kalman_gain, logit_gain, momentum
-from .number import Number, where
+from .number import Number, Truth, where
 from .probe import Probe
 
 # A beta0 of .7 makes a base gain of .30000000000000004.
@@ -54,6 +55,12 @@ class Policy(Protocol):
         """
         ...
 
+    def anticipate(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> None:
+        """Work out ahead, changing nothing, what `update` will be asked if nothing comes between.
+
+        It is called, if at all, when a batch is observed, so that less is left for the step.
+        """
+
     def metrics(self) -> dict[str, float]:
         """Numbers to log, named "modality/quantity"."""
         return {}
@@ -70,7 +77,7 @@ def checked(
     policy: str, answer: Mapping[str, Number], base: Mapping[str, Number], on_device: bool
 ) -> dict[str, Number]:
     """What a policy of this name answered, as floats unless it is on a device; or an error."""
-    if not isinstance(cast(object, answer), Mapping):
+    if not isinstance(cast(object, answer), dict | Mapping):  # a dict is recognized at once
         raise TypeError(
             f"{policy}.update gave {answer!r}; it must give a dict of momenta, for modalities "
             f"among {', '.join(base)}"
@@ -85,6 +92,15 @@ def checked(
                 f"in [0, 1), for modalities among {', '.join(base)}"
             )
     return betas
+
+
+class _Ahead(NamedTuple):
+    """What `Kalman` makes of probes and base momenta."""
+
+    probes: Mapping[str, Probe]
+    base: dict[str, Number]
+    dynamics: dict[str, Dynamics]
+    betas: dict[str, Number]
 
 
 class Kalman(Policy):
@@ -134,12 +150,15 @@ class Kalman(Policy):
         self.floor_after_smoothing = floor_after_smoothing
         self._steps = 0
         self._dynamics: dict[str, Dynamics] = {}
+        self._ahead: _Ahead | None = None
 
-    def check(self, base: Mapping[str, float]) -> None:
+    def check(self, base: Mapping[str, Number]) -> None:
         if self.strength == 0 or not self.center:
             return
         low, high = self.gain_range
         for modality, beta in base.items():
+            if isinstance(beta, Tensor):  # to look at it would be to wait for the device
+                continue
             if not low - _ROUNDING <= 1 - beta <= high + _ROUNDING:
                 raise ValueError(
                     f"modality {modality!r} has base momentum {beta:g}, outside of "
@@ -151,31 +170,51 @@ class Kalman(Policy):
     def update(
         self, probes: Mapping[str, Probe], base: Mapping[str, Number]
     ) -> Mapping[str, Number]:
-        self.check({m: beta for m, beta in base.items() if isinstance(beta, float)})
+        self.check(base)
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.probes is not probes or ahead.base != base:
+            ahead = self._decided(probes, base)
         self._steps += 1
-        for modality in base:
-            if modality not in self._dynamics:
-                self._dynamics[modality] = Dynamics.unknown()
-        for modality, probe in probes.items():
-            self._dynamics[modality].update(
-                probe,
-                1 - base[modality],
-                smoothing=self.smoothing,
-                floor=self.floor,
-                subtract_noise=self.subtract_noise,
-                floor_after_smoothing=self.floor_after_smoothing,
-            )
-        if self._steps <= self.warmup or (self.center and (self.strength == 0 or len(base) < 2)):
-            return {}
-        return self._betas(base)
+        self._dynamics = ahead.dynamics
+        return ahead.betas
 
-    def _betas(self, base: Mapping[str, Number]) -> Mapping[str, Number]:
-        known = [self._dynamics[m].known() for m in base]
-        on_device = any(isinstance(k, Tensor) for k in known)
-        if not on_device and self.center and sum(known) < 2:
-            return {}
-        logits = [logit_gain(_ratio(self._dynamics[m])) for m in base]
+    def anticipate(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> None:
+        self._ahead = self._decided(probes, base)
+
+    def _decided(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> _Ahead:
+        """What `update` does, without doing it."""
+        dynamics = {**self._dynamics}
+        for modality in base:
+            state = dynamics.get(modality)
+            dynamics[modality] = state = replace(state) if state else Dynamics.unknown()
+            if modality in probes:
+                state.update(
+                    probes[modality],
+                    1 - base[modality],
+                    smoothing=self.smoothing,
+                    floor=self.floor,
+                    subtract_noise=self.subtract_noise,
+                    floor_after_smoothing=self.floor_after_smoothing,
+                )
+        resting = self._steps < self.warmup
+        resting = resting or (self.center and (self.strength == 0 or len(base) < 2))
+        betas = {} if resting else self._betas(dynamics, base)
+        return _Ahead(probes, dict(base), dynamics, betas)
+
+    def _betas(
+        self, dynamics: Mapping[str, Dynamics], base: Mapping[str, Number]
+    ) -> dict[str, Number]:
+        known: list[Truth] = []
+        logits: list[Number] = []
+        on_device = False
+        for modality in base:
+            state = dynamics[modality]
+            known.append(state.known())
+            logits.append(logit_gain(_ratio(state)))
+            on_device = on_device or isinstance(state.noise, Tensor)
         if self.center:
+            if not on_device and sum(known) < 2:
+                return {}
             base_gain = [1 - beta for beta in base.values()]
             logits = centred_logit(logits, known, base_gain, self.strength)
         betas: dict[str, Number] = {}
@@ -209,7 +248,7 @@ class Kalman(Policy):
         columns = [[float(x) for x in state["dynamics"][name]] for name in Dynamics.names()]
         if any(len(column) != len(modalities) for column in columns):
             raise ValueError(f"Kalman: the saved means do not fit the modalities {modalities}")
-        self._steps = int(state["steps"])
+        self._steps, self._ahead = int(state["steps"]), None
         rows = zip(*columns, strict=True)
         self._dynamics = {m: Dynamics(*row) for m, row in zip(modalities, rows, strict=True)}
 
@@ -277,6 +316,10 @@ class Frozen(Policy):
             old = self._mean if counted > 1 else now
             self._mean = {m: (o := old.get(m, b)) + (b - o) / counted for m, b in now.items()}
         return betas
+
+    def anticipate(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> None:
+        if self._steps < self.after:
+            self.policy.anticipate(probes, base)
 
     def metrics(self) -> dict[str, float]:
         return self.policy.metrics()

@@ -122,7 +122,7 @@ class Pool:
         self._single = False  # whether the last step was of one batch per modality
 
     def __bool__(self) -> bool:
-        return any(stream.extent.batches for stream in self.streams.values())
+        return self._ahead is not None or any(s.extent.batches for s in self.streams.values())
 
     @property
     def ever_observed(self) -> bool:
@@ -130,7 +130,9 @@ class Pool:
 
     def open(self, modalities: Iterable[str]) -> None:
         """Have a stream for each, in this order, which must be the same on all ranks."""
-        self.streams = {m: self.streams.get(m) or Stream() for m in modalities}
+        names = list(modalities)
+        if list(self.streams) != names:
+            self.streams = {m: self.streams.get(m) or Stream() for m in names}
 
     def discard(self) -> None:
         """Forget what the coming step has observed; the memory of the last one stands."""
@@ -139,11 +141,12 @@ class Pool:
         self._ahead = None
 
     @torch.no_grad()
-    def anticipate(self, *, on_device: bool) -> None:
+    def anticipate(self, *, on_device: bool) -> dict[str, Probe] | None:
         """Measure now what `measure` is going to be asked for, if it is likely to be all.
 
         The steps of a training are alike: where one batch made the last step, it makes this one.
         A CPU's numbers are read at once, for that waits for nothing, unless they are to stay there.
+        They are returned if so, the very ones that `measure` is going to give.
         """
         streams = [stream for stream in self.streams.values() if stream.extent.batches]
         self._ahead = None
@@ -153,6 +156,8 @@ class Pool:
                 self._ahead = self._measure_alone()
             if not on_device and all(_on_cpu(probe) for probe in self._ahead.values()):
                 self._ahead, _ = on_host(self._ahead)
+                return self._ahead
+        return None
 
     def measure(self) -> dict[str, Probe]:
         """Probes of the modalities that any rank has observed; empties the pool.
@@ -160,9 +165,9 @@ class Pool:
         Their numbers are tensors, or floats where `anticipate` has read them already.
         They become the memory that the next step is compared with only by `remember`.
         """
-        self._single = all(stream.extent.batches <= 1 for stream in self.streams.values())
         probes = self._ahead
         if probes is None:
+            self._single = all(stream.extent.batches <= 1 for stream in self.streams.values())
             ranks = self._ranks()
             with torch.no_grad(), full_precision(self.device):
                 probes = self._measure_over(ranks) if ranks else self._measure_alone()
@@ -248,18 +253,29 @@ class Pool:
 
 
 def on_host(
-    probes: Mapping[str, Probe], more: Sequence[Tensor] = ()
+    probes: dict[str, Probe], more: Sequence[Tensor] = ()
 ) -> tuple[dict[str, Probe], list[float]]:
-    """Probes and further numbers as floats, by one copy from the device for all of them."""
-    waiting = {name: probe for name, probe in probes.items() if isinstance(probe.noise, Tensor)}
-    numbers = [cast(Tensor, n) for probe in waiting.values() for n in numbers_of(probe)] + [*more]
+    """The measurable probes, and further numbers, as floats by one copy for all of them.
+
+    Probes that have been read before are returned as they are.
+    """
+    waiting: list[str] = []
+    numbers: list[Tensor] = []
+    for name, probe in probes.items():
+        if isinstance(probe.noise, Tensor):
+            waiting.append(name)
+            numbers += cast(list[Tensor], numbers_of(probe))
+    numbers += more
     if not numbers:
-        return dict(probes), []
+        return probes, []
     device = numbers[0].device
     together = torch.stack([n if n.device == device else n.to(device) for n in numbers])
     host = cast(list[float], together.tolist())
-    rows = {name: Probe(*host[4 * i : 4 * i + 4]) for i, name in enumerate(waiting)}
-    return {**probes, **rows}, host[4 * len(rows) :]
+    rest = host[4 * len(waiting) :]
+    if not waiting:
+        return probes, rest
+    read = {name: Probe(*host[4 * i : 4 * i + 4]) for i, name in enumerate(waiting)}
+    return {name: probe for name, probe in read.items() if probe.measurable}, rest
 
 
 def _on_cpu(probe: Probe) -> bool:

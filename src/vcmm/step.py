@@ -80,10 +80,10 @@ class Step:
     def _older(self, group: Group, beta: Number, own: Number, stands: bool) -> list[Ageing]:
         """The cohorts of a group, each with the age that this step brings it to."""
         older: list[Ageing] = []
-        state = self.optimizer.state
+        state, binding = self.optimizer.state, self._writer.binding
         for age, parameters in self.ages.cohorts(group["params"], state, own, stands).items():
-            after = advanced(self._writer.binding, age, beta, own)
-            if after.moved:
+            after = advanced(binding, age, beta, own)
+            if after.moved and binding.correction == "anchored":
                 self._seed(parameters)
             older.append(Ageing(parameters, age, after, own, trace_of(state.get(parameters[0]))))
         self._ageing += older
@@ -91,16 +91,15 @@ class Step:
 
     def seed(self) -> None:
         """Prepare for a step that the kernel is going to skip: see `_seed`."""
-        for group in tagged(self.optimizer):
-            self._seed(p for p in group["params"] if p.grad is not None)
+        if self._writer.binding.correction == "anchored":
+            for group in tagged(self.optimizer):
+                self._seed(p for p in group["params"] if p.grad is not None)
 
     def _seed(self, parameters: Iterable[Tensor]) -> None:
         """Start the buffers at zero that torch's SGD would start with the first gradient.
 
         It starts them uninitialized if the fused kernel skips the first step for an overflow.
         """
-        if self._writer.binding.correction != "anchored":
-            return
         for parameter in parameters:
             state = self.optimizer.state[parameter]
             if state.get("momentum_buffer") is None:
@@ -179,9 +178,7 @@ class Step:
             unknown = [p for p in group["params"] if p.grad is not None and not self.ages.knows(p)]
             self._ageing.append(Ageing(unknown, NEWBORN, age, None, None))
             if group.get("weight_decay"):  # it would enter the moments as a gradient
-                written = Written(group)
-                written.put("weight_decay", 0.0)
-                self._written.append(written)
+                self._written.append(Written(group, {"weight_decay": 0.0}))
         return True
 
 
