@@ -1,8 +1,8 @@
 """The recommendation: what the runs of a setting mean for whoever made them, in plain sentences.
 
 It says no more than the tests behind it. A difference that seeds alone could explain is "not
-distinguishable", however large it looks. One seed is never enough to say anything. An arm that beats
-joint training, but not the best single modality, is not praised for it.
+distinguishable", however large it looks. One seed is never enough to say anything. An arm that
+beats joint training, but not the best single modality, is told apart from one that beats both.
 """
 
 from __future__ import annotations
@@ -58,18 +58,21 @@ def _imbalance(found: Sequence[Imbalance]) -> str:
         return "No modality was trained alone or probed, so nothing is known of their balance."
     behind = [one for one in found if one.verdict == UNDER_TRAINED]
     if behind:
-        parts = [
-            f"{one.modality} (its encoder reaches {_percent(one.unimodal.mean)} alone and "
-            f"{_percent(one.probe.mean)} in joint training, a gap of {_points(one.gap)})"
+        verb = "is" if len(behind) == 1 else "are"
+        names = _listed([one.modality for one in behind])
+        said = [f"The modalities are imbalanced: {names} {verb} under-trained in joint training."]
+        said += [
+            f"The encoder of {one.modality} reaches {_percent(one.unimodal.mean)} alone and "
+            f"{_percent(one.probe.mean)} in joint training, a gap of {_points(one.gap)}."
             for one in behind
-            if one.unimodal and one.probe and one.gap
+            if one.unimodal and one.probe
         ]
-        return f"The modalities are imbalanced. Under-trained: {_listed(parts)}."
+        return " ".join(said)
     untested = [one.modality for one in found if one.gap is None or one.gap.low is None]
     if untested:
         return (
-            f"Whether the modalities are imbalanced cannot be told: {_listed(untested)} must be both "
-            "trained alone and probed in joint training, with two seeds or more."
+            f"Whether the modalities are imbalanced cannot be told: {_listed(untested)} must be "
+            "both trained alone and probed in joint training, with two seeds or more."
         )
     return (
         "No modality was found to be under-trained: alone and in joint training, the encoders are "
@@ -88,10 +91,13 @@ def _against_the_best_single(made: Table, reference: Row) -> list[str]:
     if single.verdict == BETTER:
         return [
             f"Joint training is below the best single modality: {numbers}, a difference of "
-            f"{_points(single.difference)} ({_p(single)})."
+            f"{_points(single.difference, single.p_holm)}."
         ]
     if single.verdict == WORSE:
-        return [f"Joint training is above the best single modality: {numbers} ({_p(single)})."]
+        return [
+            f"Joint training is above the best single modality: {numbers}, a difference of "
+            f"{_points(_turned(single.difference), single.p_holm)}."
+        ]
     return [f"Joint training and the best single modality are {_unsure(single)}: {numbers}."]
 
 
@@ -106,12 +112,12 @@ def _what_helps(made: Table, selection: str) -> list[str]:
         largest = max(others, key=lambda row: row.difference.mean if row.difference else 0.0)
         return [
             "Nothing that was compared is shown to be better than joint training. The largest "
-            f"difference is that of {largest.arm.label}, {_points(largest.difference)}: "
-            f"{_unsure(largest)}."
+            f"difference is that of {largest.arm.label}: "
+            f"{_points(largest.difference, largest.p_holm)}, {_unsure(largest)}."
         ]
     said = [
-        f"{best.arm.label} is better than joint training by {_points(best.difference)} "
-        f"({_p(best)}){_price(best)}."
+        f"{best.arm.label} is better than joint training by "
+        f"{_points(best.difference, best.p_holm)}{_price(best)}."
     ]
     rivals = [row for row in helping if row is not best]
     if rivals:
@@ -145,8 +151,11 @@ def _still_below(made: Table, best: Row, selection: str) -> list[str]:
 
 
 def _what_hurts(made: Table) -> list[str]:
-    rows = [row for row in made.rows if row.verdict == WORSE and not row.arm.alone]
-    parts = [f"{row.arm.label} ({_points(row.difference)}, {_p(row)})" for row in rows]
+    parts = [
+        f"{row.arm.label} (by {-100 * row.difference.mean:.1f} points)"
+        for row in made.rows
+        if row.verdict == WORSE and not row.arm.alone and row.difference
+    ]
     return [f"Worse than joint training: {_listed(parts)}."] if parts else []
 
 
@@ -156,8 +165,8 @@ def _how_sure(made: Table) -> str:
     least = min(counts)
     if max(counts) == 1:
         return (
-            "There is one seed. It says nothing of the spread between seeds, so no difference could "
-            f"be tested. Run {FEW} seeds or more."
+            "There is one seed. It says nothing of the spread between seeds, so no difference "
+            f"could be tested. Run {FEW} seeds or more."
         )
     widths = [
         (row.difference.high - row.difference.low) / 2
@@ -213,29 +222,28 @@ def _price(row: Row) -> str:
 
 
 def _unsure(row: Row) -> str:
-    if row.p_holm is None:
-        return "not tested, for want of seeds"
-    return f"{EQUAL} ({_p(row)})"
-
-
-def _p(row: Row) -> str:
-    if row.p_holm is None:
-        return "not tested"
-    words = p_value(row.p_holm)
-    return f"Holm p {words}" if words.startswith("<") else f"Holm p = {words}"
+    if row.p_holm is not None:
+        return EQUAL
+    if row.difference is not None and row.difference.n > 1:
+        return "not tested, because it is the same with every seed"
+    return "not tested, for want of common seeds"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _points(found: Paired | None) -> str:
+def _points(found: Paired | None, p: float | None = None) -> str:
+    """ "3.1 points (95 % interval 1.2 to 5.0, Holm p = 0.012)", as far as it is known."""
     if found is None:
         return "an unknown amount"
-    if found.low is None or found.high is None:
-        return f"{100 * found.mean:.1f} points"
-    bounds = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
-    return f"{100 * found.mean:.1f} points (95 % interval {bounds})"
+    known: list[str] = []
+    if found.low is not None and found.high is not None:
+        known.append(f"95 % interval {100 * found.low:.1f} to {100 * found.high:.1f}")
+    if p is not None:
+        words = p_value(p)
+        known.append(f"Holm p {words}" if words.startswith("<") else f"Holm p = {words}")
+    return f"{100 * found.mean:.1f} points" + (f" ({', '.join(known)})" if known else "")
 
 
 def _listed(words: Sequence[str]) -> str:
