@@ -46,8 +46,8 @@ endef
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.stamp  ## train two modalities on synthetic data, without and with VCMM
-	@.venv/bin/python examples/plain_torch.py
+demo: .venv/.stamp  ## compare methods on real data, in about two minutes, and write a report
+	@.venv/bin/vcmm demo
 
 test: .venv/.stamp  ## run the tests (WORKERS=2, PYTEST_ARGS=)
 	@$(call PYTEST,.venv)

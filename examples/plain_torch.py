@@ -1,4 +1,4 @@
-"""Two modalities in a plain training loop, without and with VCMM. Run it: make demo
+"""Two modalities in a plain training loop, without and with VCMM: python examples/plain_torch.py
 
 The samples are synthetic and follow from the seed. Audio shows the class to any linear map, under
 heavy noise. Video shows it more clearly but with a random sign, so its encoder has to learn first.

@@ -1,7 +1,7 @@
 """Draw docs/images/betas.svg from a real run of the demo: python docs/images/make.py
 
 The figure shows the momentum that VCMM gives each modality in every step of the second training of
-`make demo`. It needs nothing but what the demo needs.
+`python examples/plain_torch.py`. It needs nothing but what the demo needs.
 """
 
 import runpy
