@@ -1,4 +1,4 @@
-"""Suites by name: functions from a base spec to the list of specs that answer a question.
+"""Suites by name: functions from a base to the list of specs that answer a question.
 
 The base says what all of them share: data, encoders, fusion, optimizer, schedule. The keyword-only
 arguments of a suite are what it varies and how much it spends.

@@ -6,16 +6,14 @@ differs between methods; it is recorded, and stands beside the result.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..spec import Spec
-from .grid import arm, references, seeded
+from .grid import Base, arm, references, seeded
 
 METHODS = ("ensemble", "multi_loss", "joint+vcmm", "multi_loss+vcmm")
 
 
 def compare(
-    base: Spec,
+    base: Base,
     *,
     methods: tuple[str, ...] = METHODS,
     seeds: int = 3,
@@ -23,7 +21,7 @@ def compare(
     batch_size: int = 64,
 ) -> list[Spec]:
     """Every modality alone, joint training, and the methods named, under an equal budget."""
-    base = replace(base, epochs=epochs, batch_size=batch_size)
+    base = {**base, "epochs": epochs, "batch_size": batch_size}
     names = dict.fromkeys(("joint", *methods))
     arms = [*references(base), *(arm(base, name) for name in names)]
     return seeded(arms, seeds)

