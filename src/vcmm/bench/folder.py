@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,6 +48,13 @@ def locked(root: Path, run: str) -> Generator[Path]:
         os.close(descriptor)
 
 
+def tidy(root: Path, run: str) -> None:
+    """Remove what is left in `.work` of a run that is done, if its process died at the very end."""
+    if (root / ".work" / f"{run}.lock").exists():
+        with suppress(Busy), locked(root, run) as work:
+            shutil.rmtree(work)
+
+
 def _acquire(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -63,17 +70,13 @@ def _acquire(path: Path) -> int:
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.sameopenfile(descriptor, found := os.open(path, os.O_RDONLY)) and not (
-            os.close(found)
-        )
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
 
 
 def publish(root: Path, run: str, work: Path) -> Path:
     """Move a whole run into place, in one step that either happens or does not."""
-    for name in ("checkpoint.pt", "checkpoint.tmp", "error.txt"):
-        (work / name).unlink(missing_ok=True)
     sums = {name: hashlib.sha256((work / name).read_bytes()).hexdigest() for name in SUMMED}
     write_json(work / "done", sums)
     for path in work.iterdir():
@@ -81,6 +84,8 @@ def publish(root: Path, run: str, work: Path) -> Path:
     final = root / run
     if final.exists():  # without `done`: the remains of something else
         shutil.rmtree(final)
+    for name in ("checkpoint.pt", "checkpoint.tmp"):  # at last, so that a kill costs no training
+        (work / name).unlink(missing_ok=True)
     os.replace(work, final)
     sync(root)
     return final
