@@ -1,4 +1,4 @@
-"""Time and memory, measured so that what else the machine is doing matters least.
+"""Time, measured so that what else the machine is doing matters least.
 
 Two things are compared in pairs, in random order within a pair, and every pair gives one ratio: a
 disturbance that lasts longer than a pair falls on both. The median of the ratios is reported with
@@ -8,9 +8,7 @@ long to go on is decided by the width of that interval and never by the ratio it
 
 from __future__ import annotations
 
-import gc
 import math
-import os
 import random
 import statistics
 import time
@@ -84,33 +82,3 @@ def seconds_of(function: Callable[[], Any], device: torch.device) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
-
-
-def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
-    """The most bytes that torch's allocator had given out at once during a call.
-
-    Not the resident set, which says what the C library has kept of memory given back. On a CPU the
-    allocator keeps no count, but the profiler sees every allocation and release. Only what is
-    allocated during the call counts, so garbage of earlier calls is collected first: to be freed in
-    the middle of this one, it would make room that is not there.
-    """
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        function()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would print when it starts and stops
-    cpu = torch.profiler.ProfilerActivity.CPU
-    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
-        function()
-    assert profile.profiler is not None
-    events = profile.profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    now = peak = 0
-    for _, change in changes:
-        now += change
-        peak = max(peak, now)
-    return peak

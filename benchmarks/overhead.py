@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Plan, compare, peak_bytes, ratios, seconds_of, spread
+from measure import Plan, compare, ratios, seconds_of, spread
 from models import MODALITIES, Seen, TwoEncoders
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcmm import VCMM, modal_groups
+from vcmm.bench.memory import peak_bytes
 
 MEGABYTE = 1e6
 
