@@ -6,8 +6,16 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from .by_modality import ByModality
 from .fusions.fusion import Fusion
 from .types import Output
+
+# Beside those of `vcmm.modal_groups`.
+RESERVED = {
+    "fused": "so the term of the loss is called that all modalities make together",
+    "loss": "so the first half of every name of a term of the loss is called",
+    "training": "every torch module has an attribute of this name",
+}
 
 
 class Multimodal(nn.Module):
@@ -24,7 +32,9 @@ class Multimodal(nn.Module):
 
     def __init__(self, encoders: Mapping[str, nn.Module], fusion: Fusion) -> None:
         super().__init__()
-        self.encoders = nn.ModuleDict({m: encoders[m] for m in sorted(encoders)})
+        for name in encoders.keys() & RESERVED.keys():
+            raise ValueError(f"modality {name!r}: {RESERVED[name]}; choose another name")
+        self.encoders = ByModality({m: encoders[m] for m in sorted(encoders)})
         self.fusion = fusion
 
     @property

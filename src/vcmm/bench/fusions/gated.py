@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from ..by_modality import ByModality
 from .fusion import Entangled, Features
 
 
@@ -46,7 +47,7 @@ class Conditioned(Entangled):
                 f"fusion: main is {main!r}; the modalities are {', '.join(sorted(widths))}"
             )
         self.main = main or max(widths)
-        self.inward = nn.ModuleDict(
+        self.inward = ByModality(
             {m: nn.Linear(widths[m], self.inner(m, width)) for m in sorted(widths)}
         )
         self.outward = nn.Linear(width, classes)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from ..by_modality import ByModality
 from .fusion import Features, Fusion, Logits
 
 
@@ -22,7 +23,7 @@ class Mean(Fusion):
 
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
+        self.heads = ByModality({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
 
     def forward(self, features: Features) -> tuple[Logits, Tensor]:
         logits = {modality: head(features[modality]) for modality, head in self.heads.items()}

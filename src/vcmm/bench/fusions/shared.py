@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from ..by_modality import ByModality
 from .fusion import Features, Fusion, Logits
 
 
@@ -24,7 +25,7 @@ class Shared(Fusion):
         super().__init__()
         widest = max(widths.values())
         same = all(width == widest for width in widths.values())
-        self.inward = nn.ModuleDict(
+        self.inward = ByModality(
             {m: nn.Identity() if same else nn.Linear(widths[m], widest) for m in sorted(widths)}
         )
         self.head: nn.Module = nn.Linear(widest, classes)
