@@ -7,6 +7,7 @@ from the signature, so that a name, a type or a default is written once.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def completed(what: str, entry: Callable[..., Any], options: Mapping[str, Value]
     Values of JSON are accepted too, where a tuple is a list.
     """
     known = parameters(entry)
-    for name in options.keys() - known.keys():
+    for name in sorted(options.keys() - known.keys()):
         near = get_close_matches(name, known, 1)
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise ValueError(
@@ -73,7 +74,7 @@ def fitted(what: str, annotation: Any, value: Value) -> Value:
             except TypeError:
                 continue
     elif origin is Literal:
-        if value in inner:
+        if any(value == one and type(value) is type(one) for one in inner):
             return value
     elif origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return _fitted_tuple(what, annotation, cast(Sequence[Value], value))
@@ -81,7 +82,8 @@ def fitted(what: str, annotation: Any, value: Value) -> Value:
         pairs = cast(Mapping[str, Value], value)
         return {str(key): fitted(what, inner[1], pairs[key]) for key in sorted(pairs)}
     elif annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        if abs(value) <= sys.float_info.max:  # JSON has neither infinity nor nan
+            return float(value)
     elif annotation in (int, str, bool) and type(value) is annotation:
         return value
     raise TypeError(f"{what} is {value!r}; it must be {spelled(annotation)}")
@@ -116,13 +118,14 @@ def read(what: str, annotation: Any, text: str) -> Value:
             return tuple(read(what, k, part.strip()) for k, part in zip(kinds, parts, strict=True))
     elif origin is not None and issubclass(origin, Mapping):
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-        if all(middle for _, middle, _ in pairs):
-            return {key.strip(): read(what, inner[1], value) for key, _, value in sorted(pairs)}
+        values = {key.strip(): value for key, middle, value in sorted(pairs) if middle}
+        if len(values) == len(pairs):  # every part is a pair, and no name comes twice
+            return {key: read(what, inner[1], value.strip()) for key, value in values.items()}
     elif annotation is bool and text.lower() in _TRUTH:
         return _TRUTH[text.lower()]
     elif annotation in (int, float):
         try:
-            return annotation(text)
+            return fitted(what, annotation, annotation(text))
         except ValueError:
             pass
     raise TypeError(f"{what} is {text!r}; it must be {spelled(annotation)}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .signature import Value, completed
 
@@ -34,14 +34,20 @@ class Choice:
         object.__setattr__(self, "options", options)
 
     @classmethod
-    def of(cls, value: Choice | str | Mapping[str, Value]) -> Choice:
+    def of(cls, what: str, value: Choice | str | Mapping[str, Value]) -> Choice:
         """From a bare name, or from what `to_json` gave."""
         if isinstance(value, Choice):
             return value
         if isinstance(value, str):
             return cls(value)
-        options = dict(value)
-        return cls(options.pop("name"), **options)
+        given = dict(value) if isinstance(cast(object, value), Mapping) else {}
+        name = given.pop("name", None)
+        if not isinstance(name, str):
+            raise TypeError(
+                f'{what} is {value!r}; it must be a name, Choice("name", option=...) or '
+                '{"name": "name", "option": ...}'
+            )
+        return cls(name, **given)
 
     def to_json(self) -> dict[str, Value]:
         return {"name": self.name, **self.options}
@@ -85,19 +91,19 @@ class Spec:
         from .registry import registry
 
         for axis in AXES:
-            choice = Choice.of(getattr(self, axis))
+            choice = Choice.of(axis, getattr(self, axis))
             if axis == "fusion" and choice == Choice("auto"):
                 choice = Choice(METHODS[self.method.name].fusion)
             object.__setattr__(self, axis, checked(axis, choice, registry(axis)))
-        encoders = {
-            modality: checked(f"encoder of {modality!r}", Choice.of(choice), registry("encoder"))
-            for modality, choice in sorted(self.encoders.items())
-        }
+        if not isinstance(cast(object, self.encoders), Mapping):
+            raise TypeError(f"encoders is {self.encoders!r}; it must map modalities to encoders")
+        encoders: dict[str, Choice] = {}
+        for modality, value in sorted(self.encoders.items()):
+            what = f"encoder of {modality!r}"
+            encoders[modality] = checked(what, Choice.of(what, value), registry("encoder"))
         object.__setattr__(self, "encoders", encoders)
         if self.modalities is not None:
-            object.__setattr__(self, "modalities", tuple(sorted(self.modalities)))
-            if not self.modalities:
-                raise ValueError("modalities is empty; name one at least, or leave it out for all")
+            object.__setattr__(self, "modalities", names(self.modalities))
         for name, least in (("epochs", 1), ("batch_size", 2), ("seed", 0)):
             value: Any = getattr(self, name)
             if type(value) is not int or value < least:
@@ -129,6 +135,16 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def names(modalities: Sequence[str]) -> tuple[str, ...]:
+    """The modalities, sorted, or an error."""
+    each = () if isinstance(modalities, str) else tuple(modalities)
+    if not each or any(type(name) is not str for name in each) or len(set(each)) < len(each):
+        raise ValueError(
+            f"modalities is {modalities!r}; it must be a list of different names, or None for all"
+        )
+    return tuple(sorted(each))
+
+
 def checked(axis: str, choice: Choice, registry: Mapping[str, Callable[..., Any]]) -> Choice:
     """The choice with all its options, or an error that says which names there are."""
     if choice.name in registry:
@@ -138,10 +154,12 @@ def checked(axis: str, choice: Choice, registry: Mapping[str, Callable[..., Any]
         from .data import own
 
         return Choice(choice.name, **completed("data of one's own", own.load, choice.options))
-    near = get_close_matches(choice.name, registry, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(registry))}"
-    more = ", and paths of files or folders of your own" if axis == "data" else ""
-    raise ValueError(f"there is no {axis} {choice.name!r}; {hint}{more}")
+    hint = f"there are {', '.join(sorted(registry))}"
+    if axis == "data":
+        hint += ", and paths of files or folders of your own"
+    if near := get_close_matches(choice.name, registry, 1):
+        hint = f"did you mean {near[0]!r}?"
+    raise ValueError(f"there is no {axis} {choice.name!r}; {hint}")
 
 
 def is_path(name: str) -> bool:
