@@ -15,7 +15,9 @@ of softmax probabilities (`tests/bench/test_metrics.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -44,20 +46,18 @@ def gap(accuracies: Mapping[str, float]) -> dict[str, float]:
 
 def _of_classes(logits: Tensor, target: Tensor) -> dict[str, float]:
     from torchmetrics.functional.classification import (
-        multiclass_average_precision,
         multiclass_calibration_error,
         multiclass_f1_score,
     )
 
     classes = logits.shape[1]
     probabilities = logits.softmax(dim=1)
-    precision = multiclass_average_precision(probabilities, target, classes, average="none")
     f1 = multiclass_f1_score(probabilities, target, classes, average="macro")
     error = multiclass_calibration_error(probabilities, target, classes, BINS)
     return {
         "accuracy": accuracy(logits, target),
         "macro_f1": f1.item(),
-        "map": precision[torch.bincount(target, minlength=classes) > 0].mean().item(),
+        "map": _mean_precision(probabilities, F.one_hot(target, classes)),
         "ece": error.item(),
         "loss": F.cross_entropy(logits, target).item(),
     }
@@ -66,19 +66,26 @@ def _of_classes(logits: Tensor, target: Tensor) -> dict[str, float]:
 def _of_labels(logits: Tensor, target: Tensor) -> dict[str, float]:
     from torchmetrics.functional.classification import (
         binary_calibration_error,
-        multilabel_average_precision,
         multilabel_f1_score,
     )
 
     labels, truth = logits.shape[1], target.long()
     probabilities = logits.sigmoid()
-    precision = multilabel_average_precision(probabilities, truth, labels, average="none")
     f1 = multilabel_f1_score(probabilities, truth, labels, average="macro")
     error = binary_calibration_error(probabilities.flatten(), truth.flatten(), BINS)
     return {
         "accuracy": accuracy(logits, target),
         "macro_f1": f1.item(),
-        "map": precision[truth.sum(dim=0) > 0].mean().item(),
+        "map": _mean_precision(probabilities, truth),
         "ece": error.item(),
         "loss": F.binary_cross_entropy_with_logits(logits, target.double()).item(),
     }
+
+
+def _mean_precision(probabilities: Tensor, truth: Tensor) -> float:
+    """Average precision of each column of 0/1 truth that has a 1; nan if none has."""
+    from torchmetrics.functional.classification import binary_average_precision
+
+    present = cast(list[int], (truth.sum(dim=0) > 0).nonzero().flatten().tolist())
+    each = [binary_average_precision(probabilities[:, c], truth[:, c]) for c in present]
+    return torch.stack(each).mean().item() if each else math.nan
