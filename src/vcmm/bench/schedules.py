@@ -26,6 +26,8 @@ def step(
     optimizer: Optimizer, epochs: int, steps: int, *, every: int = 70, factor: float = 0.1
 ) -> LRScheduler:
     """Times `factor` after every `every` epochs."""
+    if every < 1:
+        raise ValueError(f"step: every is {every}; it must be 1 epoch or more")
     return StepLR(optimizer, every * steps, factor)
 
 
@@ -46,11 +48,18 @@ def one_cycle(
 
     With `momenta` (a lower and an upper one) the optimizer's momentum takes the opposite way.
     """
+    total = epochs * steps
+    # torch divides by the length of the rise less one step, and by that of the descent.
+    if not 0 <= rise < 1 or rise * total == 1:
+        raise ValueError(
+            f"one_cycle: rise is {rise}, {rise * total:g} of {total} steps; it must be in [0, 1), "
+            "and not the first step alone"
+        )
     base, highest = momenta or (0.85, 0.95)
     return OneCycleLR(
         optimizer,
         [group["lr"] for group in optimizer.param_groups],
-        epochs * steps,
+        total,
         pct_start=rise,
         cycle_momentum=momenta is not None,
         base_momentum=base,

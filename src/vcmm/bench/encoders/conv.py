@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..types import Form
-from .encoder import Encoder, require_kind
+from .encoder import Encoder, require_kind, require_positive
 
 
 class Conv1d(Encoder):
@@ -14,6 +14,7 @@ class Conv1d(Encoder):
     def __init__(self, form: Form, *, width: int = 32, outputs: int = 64, kernel: int = 5) -> None:
         super().__init__()
         require_kind(form, "sequence", "conv2d for images and mlp for vectors")
+        require_positive(width=width, outputs=outputs, kernel=kernel)
         self.outputs = outputs
         channels, length = form.shape
         layers: list[nn.Module] = []
@@ -39,6 +40,7 @@ class Conv2d(Encoder):
     def __init__(self, form: Form, *, width: int = 32, outputs: int = 64, kernel: int = 3) -> None:
         super().__init__()
         require_kind(form, "image", "conv1d for sequences and mlp for vectors")
+        require_positive(width=width, outputs=outputs, kernel=kernel)
         self.outputs = outputs
         channels, *size = form.shape
         layers: list[nn.Module] = []

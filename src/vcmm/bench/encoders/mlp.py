@@ -8,7 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from ..types import Form
-from .encoder import Encoder
+from .encoder import Encoder, require_positive
 
 
 class MLP(Encoder):
@@ -16,8 +16,7 @@ class MLP(Encoder):
 
     def __init__(self, form: Form, *, width: int = 64, depth: int = 2, outputs: int = 64) -> None:
         super().__init__()
-        if depth < 1:
-            raise ValueError(f"mlp: depth is {depth}; it must be at least 1")
+        require_positive(width=width, depth=depth, outputs=outputs)
         self.outputs = outputs
         widths = [math.prod(form.shape), *[width] * (depth - 1), outputs]
         layers: list[nn.Module] = [nn.Flatten()]
