@@ -41,6 +41,10 @@ class Training:
 
 def chosen_data(spec: Spec, data: Data) -> Data:
     """The data, of the modalities that the spec and its method name."""
+    for modality in spec.encoders.keys() - data.forms.keys():
+        raise ValueError(
+            f"encoders names modality {modality!r}; the data has {', '.join(data.modalities)}"
+        )
     if spec.modalities is not None:
         data = data.select(spec.modalities)
     method = METHODS[spec.method.name]
@@ -67,11 +71,6 @@ def build(spec: Spec, data: Data, device: torch.device | str = "cpu") -> Trainin
 
 def build_model(spec: Spec, data: Data) -> Multimodal:
     """Encoders and fusion. Every module's weights are drawn from its own name and the seed."""
-    for modality in spec.encoders.keys() - data.forms.keys():
-        if spec.modalities is None and spec.method.name != "unimodal":
-            raise ValueError(
-                f"encoders names modality {modality!r}; the data has {', '.join(data.modalities)}"
-            )
     with seeds.fixed(spec.seed, "build"):
         encoders = {m: build_encoder(spec, m, data.forms[m]) for m in data.modalities}
         widths = {modality: encoder.outputs for modality, encoder in encoders.items()}
