@@ -7,9 +7,11 @@ needs to hold out, it holds out of train.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +27,7 @@ from .types import Batch, Data, Output
 Criterion = Callable[[Tensor, Tensor], Tensor]  # logits [n, C] and target -> a mean
 Watcher = Callable[[Output, Batch], None]
 Terms = dict[str, Tensor]  # of the loss, by name; their sum is what is differentiated
+SURVEYED = 64  # rows in a batch of `survey`, so that its forwards compare with those of training
 
 
 class Method(nn.Module):
@@ -113,6 +116,28 @@ class Method(nn.Module):
         terms = {name: term.detach() for name, term in terms.items()}
         named = {f"loss/{name}": term for name, term in terms.items()} if len(terms) > 1 else {}
         return {"loss": total(terms), **named}
+
+    @torch.no_grad()
+    def survey(
+        self, data: Data, rows: Tensor, *, training: bool = False
+    ) -> Iterator[tuple[Output, Batch]]:
+        """What the model makes of rows of train, without gradients; its forwards are counted.
+
+        With `training` it is in training mode, as some released codes are by mistake.
+        """
+        self.train(training)
+        for part in torch.tensor_split(rows, math.ceil(len(rows) / SURVEYED)):  # none of one row
+            batch = data.batch("train", part).to(self.device)
+            self.counts["forwards"] += 1
+            yield self.model(batch.inputs), batch
+        self.train()
+
+    def twin(self) -> tuple[Multimodal, Optimizer]:
+        """A copy of the model, and a fresh optimizer over it with the settings of the present."""
+        model, optimizer = copy.deepcopy((self.model, self.optimizer))
+        optimizer.state.clear()
+        optimizer.zero_grad()
+        return model, optimizer
 
     def adopt(self, module: nn.Module, modality: str | None = None) -> None:
         """Have the optimizer train a module of the method's own, as the modality's or shared.
