@@ -146,7 +146,9 @@ def finite(name: str, array: Array) -> Iterator[str]:
             first = start + int(at[0]), float(values[at[0]][wrong[at[0]]][0])
     if first is not None:
         more = f", and so have {bad - 1} more rows" if bad > 1 else ""
-        yield f"{name} has {first[1]} in row {first[0]}{more}; inputs must be finite"
+        yield (
+            f"{name} has {first[1]} in row {first[0]}{more}; inputs are finite, and below {HUGE:g}"
+        )
 
 
 def label_array(name: str, target: Array) -> Iterator[str]:

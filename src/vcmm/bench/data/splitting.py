@@ -71,7 +71,7 @@ def stratified(target: Array, fraction: float, seed: int) -> Ints:
         take[c] += 1
     shuffled = order(len(target), seed)
     shuffled = shuffled[np.argsort(ids[shuffled], kind="stable")]  # class after class
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    first = np.cumsum(counts) - counts
     rank = np.arange(len(target)) - np.repeat(first, counts)
     return np.sort(shuffled[rank < np.repeat(take, counts)])
 
