@@ -1,4 +1,4 @@
-"""Optimizers by name: torch's own, in the fused kernel where there is one.
+"""Optimizers by name: torch's own, in the fused kernel where there is one, and SGDF.
 
 Muon is not among them: torch's takes matrices alone, and every encoder here has biases.
 """
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from .sgdf import SGDF
 
 Groups = Iterable[dict[str, Any]]
 
@@ -83,6 +85,20 @@ def radam(
     return torch.optim.RAdam(groups, lr, betas, eps, weight_decay, foreach=True)
 
 
+def sgdf(
+    groups: Groups,
+    *,
+    lr: float = 0.5,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    gamma: float = 0.5,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+) -> Optimizer:
+    """SGD with a filter between momentum and gradient (CVPR 2026)."""
+    return SGDF(groups, lr, betas, eps, weight_decay, gamma=gamma, decoupled=decoupled)
+
+
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": adam,
     "adamax": adamax,
@@ -90,4 +106,5 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "nadam": nadam,
     "radam": radam,
     "sgd": sgd,
+    "sgdf": sgdf,
 }

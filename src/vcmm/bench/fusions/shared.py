@@ -36,6 +36,18 @@ class Shared(Fusion):
     def owned(self, modality: str) -> Iterator[nn.Parameter]:
         yield from self.inward[modality].parameters()
 
+    def aligned(self, modality: str, features: Tensor) -> Tensor:
+        """P_m h_m, as the head takes it."""
+        return self.inward[modality](features)
+
+    def logits(self, modality: str, features: Tensor) -> Tensor:
+        """z_m."""
+        return self.head(self.aligned(modality, features))
+
     def forward(self, features: Features) -> tuple[Logits, Tensor]:
-        logits = {m: self.head(layer(features[m])) for m, layer in self.inward.items()}
-        return logits, torch.stack(list(logits.values())).mean(dim=0)
+        logits = {modality: self.logits(modality, features[modality]) for modality in self.inward}
+        return logits, self.fuse(torch.stack(list(logits.values())))
+
+    def fuse(self, logits: Tensor) -> Tensor:
+        """The fused logits of the modalities' [M, n, C]."""
+        return logits.mean(dim=0)

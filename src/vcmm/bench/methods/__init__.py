@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from ..method import Method
+from .aug import AUG
 from .dgl import DGL
 from .ensemble import Ensemble
 from .joint import Joint
+from .mla import MLA
 from .multi_loss import MultiLoss
+from .pmr import PMR
+from .reconboost import ReconBoost
 from .unimodal import Unimodal
 
 METHODS: dict[str, type[Method]] = {
+    "aug": AUG,
     "dgl": DGL,
     "ensemble": Ensemble,
     "joint": Joint,
+    "mla": MLA,
     "multi_loss": MultiLoss,
+    "pmr": PMR,
+    "reconboost": ReconBoost,
     "unimodal": Unimodal,
 }
