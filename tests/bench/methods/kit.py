@@ -72,7 +72,7 @@ def state(training: Training) -> dict[str, Any]:
 
 
 def differences_of_resume(of: Spec, steps: int) -> list[str]:
-    """What differs in the end if a training is stopped after so many steps and goes on elsewhere."""
+    """What differs in the end if a training stops after so many steps and goes on elsewhere."""
     whole = toys.built(of)
     told = list(toys.events(whole, of))
     assert any(isinstance(event, Stepped) for event in told)

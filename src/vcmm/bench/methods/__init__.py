@@ -11,6 +11,7 @@ from .mla import MLA
 from .multi_loss import MultiLoss
 from .pmr import PMR
 from .reconboost import ReconBoost
+from .ogm import OGM
 from .unimodal import Unimodal
 
 METHODS: dict[str, type[Method]] = {
@@ -22,5 +23,6 @@ METHODS: dict[str, type[Method]] = {
     "multi_loss": MultiLoss,
     "pmr": PMR,
     "reconboost": ReconBoost,
+    "ogm": OGM,
     "unimodal": Unimodal,
 }
