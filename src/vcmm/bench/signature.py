@@ -109,8 +109,12 @@ def read(what: str, annotation: Any, text: str) -> Value:
                 return read(what, choice, text)
             except TypeError:
                 continue
-    elif origin is Literal or annotation is str:
-        return fitted(what, annotation, text)
+    elif origin is Literal:
+        spellings = {str(one): one for one in inner}
+        if text in spellings:
+            return spellings[text]
+    elif annotation is str:
+        return text
     elif origin is tuple:
         parts = [part for part in text.strip("()").split(",") if part.strip()]
         kinds = [inner[0]] * len(parts) if inner[-1] is Ellipsis else list(inner)
@@ -142,7 +146,7 @@ def spelled(annotation: Any) -> str:
     if origin is Literal:
         return " | ".join(map(str, inner))
     if origin is tuple and inner[-1] is Ellipsis:
-        return f"{spelled(inner[0])}s with commas between"
+        return f"{spelled(inner[0])},{spelled(inner[0])},..."
     if origin is tuple:
         return ",".join(spelled(one) for one in inner)
     if origin is not None and issubclass(origin, Mapping):
