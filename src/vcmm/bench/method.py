@@ -152,7 +152,7 @@ class Method(nn.Module):
         tags = {"name": modality or "shared", "modality": modality}
         self.optimizer.add_param_group({"params": parameters, **tags})
 
-    def generator(self, name: str) -> torch.Generator:
+    def generator(self, name: str, device: torch.device | str = "cpu") -> torch.Generator:
         """A source of randomness for one use, seeded from torch's own seed and the name.
 
         Its state is part of `state_dict`.
@@ -160,19 +160,22 @@ class Method(nn.Module):
         if name not in self._generators:
             text = f"{torch.initial_seed()}/{type(self).__name__}/{name}".encode()
             seed = int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
-            self._generators[name] = torch.Generator().manual_seed(seed)
+            self._generators[name] = torch.Generator(device).manual_seed(seed)
         return self._generators[name]
 
     def get_extra_state(self) -> dict[str, Any]:
         """All that must survive a restart and is neither a parameter nor a buffer."""
         return {
-            "generators": {name: g.get_state() for name, g in self._generators.items()},
+            "generators": {
+                name: {"device": g.device.type, "state": g.get_state()}
+                for name, g in self._generators.items()
+            },
             "others": {name: other.state_dict() for name, other in self.others.items()},
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         for name, value in state["generators"].items():
-            self.generator(name).set_state(value.cpu())
+            self.generator(name, value["device"]).set_state(value["state"].cpu())
         for name, value in state["others"].items():
             self.others[name].load_state_dict(value)
 
