@@ -16,6 +16,7 @@ from .types import Data, Output, SplitName
 ROWS = 512  # in a batch, for memory's sake alone
 
 
+@torch.no_grad()
 def evaluate(method: Method, data: Data, split: SplitName) -> dict[str, float]:
     """Every metric of the prediction, and the accuracy of every modality's own head."""
     predictions: list[Tensor] = []
@@ -48,7 +49,10 @@ def probe(method: Method, data: Data) -> dict[SplitName, dict[str, float]]:
     found: dict[SplitName, dict[str, float]] = {split: {} for split in data.splits}
     for modality, train in features["train"].items():
         mean, scale = train.mean(dim=0), train.std(dim=0) + 1e-6
-        weight = fitted((train - mean) / scale, targets["train"], data.classes)
+        standard = (train - mean) / scale
+        if not standard.isfinite().all():  # training has diverged, and there is nothing to fit
+            continue
+        weight = fitted(standard, targets["train"], data.classes)
         for split, values in found.items():
             rows = (features[split][modality] - mean) / scale
             logits = F.linear(rows, weight[:, 1:], weight[:, 0])
@@ -88,10 +92,11 @@ def outputs(method: Method, data: Data, split: SplitName) -> Iterator[tuple[Outp
 @contextmanager
 def judging(method: Method) -> Generator[None]:
     """In eval mode, and without drawing from torch's randomness."""
-    was_training = method.training
+    modes = {module: module.training for module in method.modules()}
     method.eval()
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        method.train(was_training)
+        for module, training in modes.items():  # a method may hold a part of its own in eval mode
+            module.training = training

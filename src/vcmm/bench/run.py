@@ -14,7 +14,8 @@ import subprocess
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -59,29 +60,45 @@ def run(
         device: where to train.
         watch: is told of everything that happens.
     """
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
     root = Path(root)
     data = data_sets.load(spec.data.name, **spec.data.options)
     identity = run_hash(spec, data.hash, threads, device)
     teller = Teller(watch, identity, spec)
     if folder.is_done(root, identity):
+        folder.tidy(root, identity)
         teller.tell("cached")
         return root / identity
-    with folder.locked(root, identity) as work:
+    with folder.locked(root, identity) as work, repeatable(threads):
         if folder.is_done(root, identity):  # by the process that held the lock before
             work.rmdir()
             teller.tell("cached")
             return root / identity
+        (work / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
         try:
-            record = Record(work, spec, data, identity, threads, device)
-            record.make(checkpoint_every, teller)
+            with closing(Record(work, spec, data, identity, threads, device)) as record:
+                record.make(checkpoint_every, teller)
         except Exception:
             (work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
             raise
         path = folder.publish(root, identity, work)
     teller.tell("done", step=record.training.steps, steps=record.training.steps)
     return path
+
+
+@contextmanager
+def repeatable(threads: int) -> Generator[None]:
+    """torch as every run finds it; afterwards it is as the caller had it, randomness included."""
+    had = torch.get_num_threads()
+    strict = torch.are_deterministic_algorithms_enabled()
+    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(strict, warn_only=lenient)
+        torch.set_num_threads(had)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +184,7 @@ class Record:
 
     def _written(self, event: Stepped) -> dict[str, float]:
         """A row of steps.jsonl."""
-        rate = float(self.training.method.optimizer.param_groups[0]["lr"])
-        values = finite({"lr": rate, **numbers(event.values), **momenta(self.training)})
+        values = finite({"lr": event.lr, **numbers(event.values), **momenta(self.training)})
         self.lines["steps.jsonl"].write(
             {"step": event.step, "epoch": event.epoch, "values": values}
         )
@@ -179,13 +195,13 @@ class Record:
         training = self.training
         last = event.epoch == self.spec.epochs - 1
         probes = judge.probe(training.method, training.data) if last else {}
-        shown: dict[str, float] = {}
-        for split in ("test", "valid"):
+        values: dict[str, dict[str, float]] = {}
+        for split in ("valid", "test"):
             found = judge.evaluate(training.method, training.data, split)
-            shown = finite({**found, **probes.get(split, {})})
-            row = {"epoch": event.epoch, "step": event.step, "split": split, "values": shown}
-            self.lines["evals.jsonl"].write(row)
-        return shown
+            values[split] = finite({**found, **probes.get(split, {})})
+            row = {"epoch": event.epoch, "step": event.step, "split": split}
+            self.lines["evals.jsonl"].write({**row, "values": values[split]})
+        return values["valid"]
 
     def _count_cost(self, epoch: int) -> None:
         """A row of cost.jsonl."""
@@ -222,14 +238,14 @@ class Record:
 
     def _resume(self) -> dict[str, int]:
         """Go back to the checkpoint. Returns how long the files were then."""
-        training, device = self.training, self.training.method.device
-        path = self.work / "checkpoint.pt"
-        state = torch.load(path, map_location=device, weights_only=True)
+        training = self.training
+        # What belongs on the device is copied there by whoever takes it.
+        state = torch.load(self.work / "checkpoint.pt", map_location="cpu", weights_only=True)
         training.method.load_state_dict(state["method"])
         training.method.optimizer.load_state_dict(state["optimizer"])
         training.schedule.load_state_dict(state["schedule"])
         training.method.counts.update(state["counts"])
-        torch.set_rng_state(state["random"].cpu())
+        torch.set_rng_state(state["random"])
         self.progress = Progress(**state["progress"])
         self.attempt = state["attempt"] + 1
         self.started = state["started"]
@@ -242,7 +258,6 @@ class Record:
         self.lines["cost.jsonl"].write({"attempt": self.attempt, "peak_bytes": self._peak()})
         for lines in self.lines.values():
             lines.sync()
-            lines.close()
         environment = {
             **machine(),
             "device": str(self.training.method.device),
@@ -252,6 +267,11 @@ class Record:
             "attempts": self.attempt,
         }
         folder.write_json(self.work / "env.json", environment)
+
+    def close(self) -> None:
+        """Nothing more will be written; least of all later, into the files of another attempt."""
+        for lines in self.lines.values():
+            lines.close()
 
     def _peak(self) -> int:
         """Of two more steps, whose outcome nobody will see, on top of what lies there anyway."""

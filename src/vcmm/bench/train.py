@@ -36,6 +36,7 @@ class Stepped:
     epoch: int
     step: int
     samples: int
+    lr: float  # with which it was taken
     values: dict[str, Tensor]  # detached, still on the device
 
 
@@ -76,11 +77,12 @@ def fit(
             require_whole_groups(method)
         for rows in batches(now.order, batch_size)[now.batch :]:
             method.train()
+            lr = float(method.optimizer.param_groups[0]["lr"])
             values = method.step(train.batch("train", rows).to(method.device))
             schedule.step()
             now.batch += 1
             now.step += 1
-            yield Stepped(now.epoch, now.step, len(rows), values)
+            yield Stepped(now.epoch, now.step, len(rows), lr, values)
         ended = EpochEnded(now.epoch, now.step)
         now.epoch, now.batch, now.order = now.epoch + 1, 0, None
         yield ended
