@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from ..by_modality import ByModality
 from .fusion import Features, Fusion, Logits
 
 
@@ -20,7 +21,7 @@ class Branches(Fusion):
 
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
+        self.heads = ByModality({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
         self.joint = nn.Linear(sum(widths.values()), classes)
 
     def forward(self, features: Features) -> tuple[Logits, Tensor]:
