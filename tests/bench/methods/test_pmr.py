@@ -138,7 +138,7 @@ def test_the_gradient_by_hand() -> None:
     s_audio, s_flow = near[0] / sum(near), far[0] / sum(far)
     gamma = min(s_audio / s_flow - 1, 1.0)
     p = [x / sum(far) for x in far]
-    # dCE/dw = sum_k (p_k - [k = y]) du_k/dw, with u_k = -|2 w - c_k| and so du_k/dw = 2 sign(c_k - 2).
+    # dCE/dw = sum_k (p_k - [k = y]) du_k/dw, where u_k = -|2 w - c_k| rises by 2 sign(c_k - 2).
     pull = 2 * ((p[0] - 1) * 1 + p[1] * -1 + p[2] * 1)
     assert found["encoders.flow.weight"].item() == pytest.approx(2.0 * gamma * pull, rel=1e-12)
     assert found["encoders.audio.weight"].item() == 0.0

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from ..method import Method
 from .aug import AUG
+from .bss import BSS
 from .dgl import DGL
 from .ensemble import Ensemble
 from .joint import Joint
 from .mla import MLA
 from .multi_loss import MultiLoss
+from .ogm import OGM
 from .pmr import PMR
 from .reconboost import ReconBoost
-from .ogm import OGM
 from .unimodal import Unimodal
 
 METHODS: dict[str, type[Method]] = {
     "aug": AUG,
+    "bss": BSS,
     "dgl": DGL,
     "ensemble": Ensemble,
     "joint": Joint,
