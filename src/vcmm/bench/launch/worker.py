@@ -17,9 +17,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..events import Event
+
+if TYPE_CHECKING:
+    from ..spec import Spec
 
 SpecJson = Mapping[str, Any]
 STOP = "stop"
@@ -110,15 +113,24 @@ def _run(
     from ..run import run
     from ..spec import Spec
 
+    given = Spec.from_json(spec)
     try:
-        run(
-            Spec.from_json(spec),
-            root,
-            threads=threads,
-            checkpoint_every=checkpoint_every,
-            watch=report,
-        )
+        run(given, root, threads=threads, checkpoint_every=checkpoint_every, watch=report)
     except Busy:
         report.end(replace(report.last, kind="busy"))
     except Exception:  # noqa: BLE001  one failed run must not stop the others
-        report.end(replace(report.last, kind="failed", error=traceback.format_exc()))
+        error = traceback.format_exc()
+        name = report.last.run or _name(given, threads)
+        report.end(replace(report.last, kind="failed", run=name, error=error))
+
+
+def _name(spec: Spec, threads: int) -> str:
+    """The hash of a run that failed before it told anything; "" if its data cannot be loaded."""
+    from ..data import load
+    from ..spec import run_hash
+
+    try:
+        data = load(spec.data.name, **spec.data.options)
+    except (ValueError, OSError):
+        return ""
+    return run_hash(spec, data.hash, threads)
