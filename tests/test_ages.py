@@ -227,6 +227,24 @@ def test_fact_05_clearing_the_state_restarts_every_age(name: str, implementation
 
 
 @every_optimizer
+def test_fact_05_a_state_that_is_cleared_just_after_it_was_loaded_restarts_every_age(
+    name: str, implementation: str
+) -> None:
+    """As when training is resumed where a phase ends, and the next phase begins."""
+    betas = varying(16)
+    pair = Pair(name, implementation, betas)
+    for t, beta in enumerate(betas):
+        if t == 8:
+            pair.optimizer.load_state_dict(pair.optimizer.state_dict())
+            pair.optimizer.state.clear()
+            for slow in pair.slow.values():
+                slow.reset()
+        pair.step(beta)
+        pair.check()
+    assert {slow.age for slow in pair.slow.values()} == {8}
+
+
+@every_optimizer
 def test_fact_05_dropping_one_parameters_state_restarts_its_age(
     name: str, implementation: str
 ) -> None:

@@ -88,7 +88,8 @@ class Ages:
 
     def stands(self, state: Mapping[Tensor, Mapping[str, Any]]) -> bool:
         """Whether nobody has removed or cleared an entry since the last step, nor added one."""
-        same = len(state) == len(self._known) and all(map(is_, state, self._known))
+        known = self._known  # nothing, after a checkpoint was loaded
+        same = bool(known) and len(state) == len(known) and all(map(is_, state, known))
         self._stood = same and all(state.values())
         return self._stood
 
