@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..method import Method
+from .agm import AGM
 from .aug import AUG
 from .bss import BSS
 from .dgl import DGL
@@ -16,6 +17,7 @@ from .reconboost import ReconBoost
 from .unimodal import Unimodal
 
 METHODS: dict[str, type[Method]] = {
+    "agm": AGM,
     "aug": AUG,
     "bss": BSS,
     "dgl": DGL,
@@ -23,8 +25,8 @@ METHODS: dict[str, type[Method]] = {
     "joint": Joint,
     "mla": MLA,
     "multi_loss": MultiLoss,
+    "ogm": OGM,
     "pmr": PMR,
     "reconboost": ReconBoost,
-    "ogm": OGM,
     "unimodal": Unimodal,
 }
