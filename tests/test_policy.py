@@ -181,7 +181,7 @@ def test_warmup_counts_steps_without_a_probe_too() -> None:
 
 
 def test_strength_zero_keeps_any_base_while_statistics_run() -> None:
-    base = {"audio": 0.5, "video": 0.999}
+    base = {"audio": 0.5, "video": 0.999, "text": 0.0}
     kalman = Kalman(strength=0)
     for probes in noisy_steps(5, list(base)):
         assert kalman.update(probes, base) == {}

@@ -23,8 +23,8 @@ from .guard import Guard, tagged
 from .momentum import Group, Writer, base_momenta, binding_of, require_served
 from .policy import Policy, checked
 from .pool import Pool, on_host
-from .probe import Loss, Number, Probe, batch_of
-from .step import Step
+from .probe import Loss, Number, Probe, batches_of
+from .step import Step, after_closure, closure_of
 
 _KEY = "vcmm"  # of our state inside the optimizer's state_dict
 _BETA = "vcmm_beta"  # of the current momentum inside a param_group, for loggers
@@ -114,17 +114,8 @@ class MomentumController:
         if self._guard.step_was_skipped():
             self.discard()
         self._require_known(modalities)
-        for modality, pair in modalities.items():
-            if not isinstance(cast(object, pair), tuple | list) or len(pair) != 2:
-                raise TypeError(
-                    f"modality {modality!r}: observe was given a {type(pair).__name__}; it takes "
-                    f"what goes into the head and what comes out: {modality}=(features, logits)"
-                )
-        batches = {  # all of them before any is added: an error must not leave half an observation
-            modality: batch_of(modality, *pair, target, self.loss, mask)
-            for modality, pair in modalities.items()
-        }
-        for modality, batch in batches.items():
+        # All of them before any is added: an error must not leave half an observation.
+        for modality, batch in batches_of(modalities, target, self.loss, mask).items():
             self._pool.streams[modality].add(batch)
         groups = tagged(self.optimizer)
         self._pool.device = _device_of(groups)
@@ -252,7 +243,7 @@ class MomentumController:
     # The step
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        closure = closure_of(args, kwargs)
         if self._by_hand:
             if closure is not None:
                 raise RuntimeError(
@@ -260,19 +251,10 @@ class MomentumController:
                     "without a closure, or leave applied() out"
                 )
             return None
-        if closure is None:
-            self._begin()
-            return None
-
-        # The optimizer calls the closure first and reads its groups afterwards.
-        def closure_then_begin() -> Any:
-            loss = closure()
-            self._begin()
-            return loss
-
-        if len(args) > 1:
-            return (args[0], closure_then_begin, *args[2:]), kwargs
-        return args, {**kwargs, "closure": closure_then_begin}
+        if closure is not None:
+            return after_closure(closure, self._begin, args, kwargs)
+        self._begin()
+        return None
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._by_hand:

@@ -24,9 +24,10 @@ def tagged(optimizer: Optimizer) -> list[Group]:
 
 def trace_of(history: Mapping[str, Any] | None) -> Trace | None:
     """What shows whether an optimizer has stepped a parameter, given its entry of the state."""
-    for value in (history or {}).values():
-        if isinstance(value, Tensor):
-            return value, value._version
+    if history:
+        for value in history.values():
+            if isinstance(value, Tensor):
+                return value, value._version
     return None
 
 
@@ -99,13 +100,11 @@ def _first_gradient(groups: list[Group]) -> tuple[Tensor, Tensor] | None:
 
 def _traces(groups: list[Group], state: Mapping[Tensor, Mapping[str, Any]]) -> list[Trace | None]:
     """Per group the trace of the first parameter that has one."""
-    return [_first_trace(group["params"], state) for group in groups]
-
-
-def _first_trace(
-    parameters: list[Tensor], state: Mapping[Tensor, Mapping[str, Any]]
-) -> Trace | None:
-    for parameter in parameters:
-        if trace := trace_of(state.get(parameter)):
-            return trace
-    return None
+    traces: list[Trace | None] = []
+    for group in groups:
+        trace = None
+        for parameter in group["params"]:
+            if trace := trace_of(state.get(parameter)):
+                break
+        traces.append(trace)
+    return traces

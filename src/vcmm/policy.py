@@ -84,7 +84,7 @@ def checked(
         )
     betas: dict[str, Number] = {}
     for modality, beta in answer.items():
-        number = isinstance(cast(object, beta), int | float | Tensor)
+        number = isinstance(cast(object, beta), float | int | Tensor)
         betas[modality] = beta if on_device or not number else float(beta)
         if modality not in base or not number or not (on_device or 0 <= betas[modality] < 1):
             raise ValueError(

@@ -19,7 +19,7 @@ the method needs is an inner product of gradients, so of rows, and what it keeps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -162,6 +162,24 @@ def batch_of(
         error = error.masked_fill(padding, 0)
         features = features.masked_fill(padding, 0)
     return Batch(error, features, valid.to(dtype))
+
+
+def batches_of(
+    modalities: Mapping[str, tuple[Tensor, Tensor]],
+    target: Tensor,
+    loss: Loss,
+    mask: Tensor | None,
+) -> dict[str, Batch]:
+    """`batch_of` for every modality's (features, logits)."""
+    batches: dict[str, Batch] = {}
+    for modality, pair in modalities.items():
+        if not isinstance(cast(object, pair), tuple | list) or len(pair) != 2:
+            raise TypeError(
+                f"modality {modality!r}: observe was given a {type(pair).__name__}; it takes what "
+                f"goes into the head and what comes out: {modality}=(features, logits)"
+            )
+        batches[modality] = batch_of(modality, *pair, target, loss, mask)
+    return batches
 
 
 def _check(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -180,6 +180,32 @@ class Step:
             if group.get("weight_decay"):  # it would enter the moments as a gradient
                 self._written.append(Written(group, {"weight_decay": 0.0}))
         return True
+
+
+def closure_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """The closure in the arguments of `Optimizer.step`; the optimizer itself is the first."""
+    return args[1] if len(args) > 1 else kwargs.get("closure")
+
+
+def after_closure(
+    closure: Callable[[], Any],
+    begin: Callable[[], None],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with `begin` behind the closure.
+
+    The optimizer calls the closure first, which makes the gradients, and reads its groups then.
+    """
+
+    def closure_then_begin() -> Any:
+        loss = closure()
+        begin()
+        return loss
+
+    if len(args) > 1:
+        return (args[0], closure_then_begin, *args[2:]), dict(kwargs)
+    return args, {**kwargs, "closure": closure_then_begin}
 
 
 def _may_learn(lr: Number) -> bool:
