@@ -8,8 +8,10 @@ from .aug import AUG
 from .bss import BSS
 from .dgl import DGL
 from .ensemble import Ensemble
+from .g2d import G2D
 from .joint import Joint
 from .mla import MLA
+from .mmpareto import MMPareto
 from .multi_loss import MultiLoss
 from .ogm import OGM
 from .pmr import PMR
@@ -22,11 +24,13 @@ METHODS: dict[str, type[Method]] = {
     "bss": BSS,
     "dgl": DGL,
     "ensemble": Ensemble,
+    "g2d": G2D,
     "joint": Joint,
     "mla": MLA,
+    "mmpareto": MMPareto,
     "multi_loss": MultiLoss,
-    "ogm": OGM,
     "pmr": PMR,
     "reconboost": ReconBoost,
+    "ogm": OGM,
     "unimodal": Unimodal,
 }
