@@ -44,7 +44,7 @@ def projection(matrix: Tensor, mean: Tensor, alpha: float) -> Tensor:
 
 def normalized(matrix: Tensor) -> Tensor:
     """P / ||P||_F."""
-    return matrix / torch.linalg.matrix_norm(matrix)
+    return matrix / matrix.square().sum().sqrt()
 
 
 def certainty(logits: Tensor) -> Tensor:
