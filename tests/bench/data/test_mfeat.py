@@ -26,8 +26,9 @@ def test_views_splits_and_labels():
     data = mfeat.load()
     assert data.modalities == mfeat.VIEWS
     assert [data.forms[m].shape for m in data.modalities] == [(n,) for n in range(2, 8)]
-    counts = {name: np.bincount(part.target).tolist() for name, part in data.splits.items()}
-    assert counts == {"train": [12] * 10, "valid": [4] * 10, "test": [4] * 10}
+    for name, wanted in {"train": 12, "valid": 4, "test": 4}.items():
+        counts = np.bincount(data.splits[name].target)
+        assert np.abs(counts - wanted).max() <= 1, name  # equal rows cannot be divided
     assert data.labels == tuple("0123456789")
 
 
@@ -44,12 +45,12 @@ def test_views_belong_together_and_to_their_digit():
 def test_no_digit_is_in_two_splits():
     data = mfeat.load()
     groups = [set(part.group.tolist()) for part in data.splits.values()]
-    assert sum(map(len, groups)) == len(set.union(*groups)) == 199  # 200 rows, two are equal
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 150  # of 200 rows
     rows = [
         {row.tobytes() for row in np.concatenate([part.inputs[v] for v in mfeat.VIEWS], axis=1)}
         for part in data.splits.values()
     ]
-    assert len(set.union(*rows)) == sum(map(len, rows)) == 199
+    assert len(set.union(*rows)) == sum(map(len, rows)) == 150
 
 
 @pytest.mark.usefixtures("cached")

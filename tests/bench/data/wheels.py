@@ -63,13 +63,16 @@ def digits_members(sounds=40, images=60):
 
 
 def mfeat_members(per_class=20):
-    """The six views with a header line and the digit in the last column; rows 0 and 1 are equal."""
+    """The six views with a header line, and the digit in the last column.
+
+    Every fourth row comes again as the next.
+    """
     draw = np.random.default_rng(0)
     digit = np.repeat(np.arange(10), per_class)
     members = {}
     for number, view in enumerate(mfeat.VIEWS):
         values = draw.normal(digit[:, None], 1, (len(digit), number + 2)).round(3)
-        values[1] = values[0]
+        values[1::4] = values[0::4]
         lines = [",".join(map(str, [*range(number + 2), 0]))]
         lines += [
             ",".join(map(str, [*row, f"{d}.0"]))

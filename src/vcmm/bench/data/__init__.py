@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..holdout import hold_out
 from ..signature import completed
 from ..types import Data
 from . import digits, fetch, mfeat, own, synthetic, watch
 from .describe import describe
 from .fetch import Recipe
 from .own import check
-from .splitting import hold_out
 
 __all__ = ["DATA", "RECIPES", "available", "check", "describe", "get", "hold_out", "load"]
 

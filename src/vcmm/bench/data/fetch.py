@@ -98,14 +98,14 @@ def download(requirement: str, folder: Path, command: Command) -> Path:
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
         said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-5:])
-        raise ConnectionError(
+        raise FileNotFoundError(
             f"pip could not download {requirement} (exit code {done.returncode}):\n  {said}\n"
             f"The command was: {' '.join(line)}"
         )
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         names = ", ".join(wheel.name for wheel in wheels) or "none"
-        raise ConnectionError(f"pip should have downloaded one wheel of {requirement}: {names}")
+        raise FileNotFoundError(f"pip should have downloaded one wheel of {requirement}: {names}")
     return wheels[0]
 
 

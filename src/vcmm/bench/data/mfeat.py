@@ -16,10 +16,10 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ..holdout import hold_out
 from ..types import Array, Data, Split, SplitName
 from .assemble import assemble
 from .fetch import Recipe, arrays
-from .splitting import hold_out
 
 View = Literal["fac", "fou", "kar", "mor", "pix", "zer"]
 VIEWS: tuple[View, ...] = get_args(View)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..holdout import hold_out
 from ..types import Array, Data, Split, SplitName
 from .assemble import assemble
 from .checks import modalities_of, problems, splits_of
 from .chunks import rows_of
 from .kinds import Spelling
-from .splitting import hold_out
 from .stored import opened
 
 VALID = 0.15  # of train, where no valid split is given
