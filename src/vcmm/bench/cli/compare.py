@@ -50,7 +50,7 @@ def compare(
     from ..suites.compare import METHODS
     from ..suites.compare import compare as suite
     from .ending import finish
-    from .preparation import loadable
+    from .preparation import buildable, loadable
     from .training import train
 
     spec = given.spec()
@@ -66,6 +66,7 @@ def compare(
             epochs=epochs or found.epochs,
             batch_size=batch_size,
         )
+    buildable(specs)
     count = len({one.seed for one in specs})
     spent = {"name": budget, "epochs": specs[0].epochs, "seeds": count}
     spent |= {"batch_size": batch_size, "runs": len(specs)}

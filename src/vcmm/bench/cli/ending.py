@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .errors import mistakes
 from .training import Outcome
+
+if TYPE_CHECKING:
+    from ..analysis import Imbalance
+    from ..records import Run
+    from ..statistics import Interval, Paired
 
 
 def finish(
@@ -44,10 +49,8 @@ def finish(
     outcome.leave()
 
 
-def summary(runs: list[Any], selection: str) -> dict[str, Any]:
+def summary(runs: list[Run], selection: str) -> dict[str, Any]:
     """Results, imbalance and recommendation of every setting, as JSON has it."""
-    from dataclasses import asdict
-
     from ..analysis import imbalance, results
     from ..arms import settings
     from ..recommend import recommend
@@ -57,7 +60,7 @@ def summary(runs: list[Any], selection: str) -> dict[str, Any]:
         "selection": selection,
         "results": results(runs, selection),
         "imbalance": [
-            {"setting": one.title, **asdict(row)}
+            {"setting": one.title, **described(row)}
             for one in found
             for row in imbalance(one, selection)
         ],
@@ -65,9 +68,18 @@ def summary(runs: list[Any], selection: str) -> dict[str, Any]:
     }
 
 
+def described(row: Imbalance) -> dict[str, Any]:
+    """A modality's balance, as JSON has it."""
+    found: dict[str, Any] = {"modality": row.modality, "verdict": row.verdict}
+    for name in ("unimodal", "probe", "head", "gap"):
+        value: Interval | Paired | None = getattr(row, name)
+        found[name] = None if value is None else value._asdict()
+    return found
+
+
 def show(said: dict[str, Any]) -> None:
     """The same in a terminal."""
-    from rich.padding import Padding
+    from rich.table import Table
     from rich.text import Text
 
     from .tables import console, show_imbalance, show_results
@@ -79,5 +91,7 @@ def show(said: dict[str, Any]) -> None:
         screen.print()
         several = len(said["recommendation"]) > 1
         screen.print(Text(f"What it means{f', {title}' if several else ''}", style="bold"))
+        lines = Table.grid(padding=(0, 1))
         for sentence in sentences:
-            screen.print(Padding(Text(f"• {sentence}"), (0, 0, 0, 1)))
+            lines.add_row(" •", Text(sentence))
+        screen.print(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..spec import Spec
@@ -18,3 +20,13 @@ def loadable(spec: Spec) -> Data:
 
     with mistakes():
         return chosen_data(spec, load(spec.data.name, **spec.data.options))
+
+
+def buildable(specs: Iterable[Spec]) -> None:
+    """Build everything that is going to be trained, once for all seeds."""
+    from ..build import build
+    from ..data import load
+
+    with mistakes():
+        for spec in dict.fromkeys(replace(one, seed=0) for one in specs):
+            build(spec, load(spec.data.name, **spec.data.options))

@@ -28,12 +28,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train once. What is named has options of its own: vcmm run --method NAME --help"""
-    from .preparation import loadable
+    from .preparation import buildable
     from .training import train
 
     chosen = None if modalities is None else tuple(filter(None, modalities.split(",")))
     spec = given.spec(epochs=epochs, batch_size=batch_size, seed=seed, modalities=chosen)
-    loadable(spec)
+    buildable([spec])
     outcome = train(
         [spec],
         runs,

@@ -31,7 +31,7 @@ def sweep(
     """Train all runs of a suite. Its options: vcmm sweep SUITE --help"""
     from ..suites import SUITES
     from .ending import finish
-    from .preparation import loadable
+    from .preparation import buildable, loadable
     from .training import train
 
     if suite not in SUITES:
@@ -39,6 +39,7 @@ def sweep(
     loadable(given.spec())
     with mistakes():
         specs = SUITES[suite](given.base, **given.options)
+    buildable(specs)
     outcome = train(
         specs,
         runs,

@@ -35,6 +35,7 @@ def show_results(rows: Sequence[Mapping[str, Any]], screen: Console) -> None:
         table = Table(
             box=None,
             padding=(0, 2, 0, 0),
+            pad_edge=False,
             header_style="bold",
             title_justify="left",
             title_style="",
@@ -96,7 +97,7 @@ def show_imbalance(rows: Sequence[Mapping[str, Any]], screen: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..wording import gain, spread
+    from ..wording import gain
 
     if not rows:
         return
@@ -104,21 +105,34 @@ def show_imbalance(rows: Sequence[Mapping[str, Any]], screen: Console) -> None:
     table = Table(
         box=None,
         padding=(0, 2, 0, 0),
+        pad_edge=False,
         header_style="bold",
         title_justify="left",
         title_style="",
-        title=Text("Each modality: alone, and its encoder in joint training", style="bold"),
+        title=Text(
+            "Accuracy of each modality alone, and of its encoder's features in joint "
+            "training (linear probe)",
+            style="bold",
+        ),
     )
-    for name in (*(["setting"] if several else []), "modality", "alone", "in joint (probe)"):
-        table.add_column(name)
-    for name in ("alone - joint", "verdict"):
-        table.add_column(name)
+    for name in (*(["setting"] if several else []), "modality", "alone", "in joint"):
+        table.add_column(name, no_wrap=name != "modality")
+    for name in ("difference", "verdict"):
+        table.add_column(name, no_wrap=True)
     for row in rows:
         cells = [row["setting"]] if several else []
         cells += [row["modality"]]
-        cells += ["" if row[one] is None else spread(row[one]) for one in ("unimodal", "probe")]
+        cells += [with_sd(row["unimodal"]), with_sd(row["probe"])]
         cells += ["" if row["gap"] is None else gain(row["gap"]), row["verdict"]]
         style = "yellow" if row["verdict"] == "under-trained" else ""
         table.add_row(*(Text(cell, style=style) for cell in cells))
     screen.print()
     screen.print(table)
+
+
+def with_sd(value: Mapping[str, Any] | None) -> str:
+    """ "71.3 ± 1.2": mean and sample standard deviation, in percent."""
+    if value is None:
+        return ""
+    mean = f"{100 * value['mean']:.1f}"
+    return mean if value["sd"] is None else f"{mean} ± {100 * value['sd']:.1f}"

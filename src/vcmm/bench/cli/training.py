@@ -85,9 +85,13 @@ def explain(failures: Sequence[Failure], root: Path) -> None:
     if not failures:
         return
     lines = [f"error: {len(failures)} run{'s' * (len(failures) > 1)} failed:"]
+    reasons: dict[str, list[Failure]] = {}
     for failure in failures:
-        lines.append(f"  {failure.label}: {failure.reason}")
-        story = root / ".work" / failure.run / "error.txt"
-        if failure.run and story.exists():
-            lines.append(f"    {story}")
+        reasons.setdefault(failure.reason, []).append(failure)
+    for reason, group in reasons.items():
+        lines.append(f"  {reason}")
+        for failure in group:
+            story = root / ".work" / failure.run / "error.txt"
+            where = f": {story}" if failure.run and story.exists() else ""
+            lines.append(f"    {failure.label}{where}")
     typer.echo("\n".join(lines), err=True)
