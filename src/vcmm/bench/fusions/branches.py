@@ -20,7 +20,7 @@ class Branches(Fusion):
     """The joint head is shared; every other belongs to its modality."""
 
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
-        super().__init__()
+        super().__init__(widths, classes)
         self.heads = ByModality({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
         self.joint = nn.Linear(sum(widths.values()), classes)
 

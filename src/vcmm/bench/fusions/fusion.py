@@ -15,9 +15,17 @@ Logits = dict[str, Tensor]
 class Fusion(nn.Module, ABC):
     """Takes every modality's features, gives every modality's logits and the fused ones.
 
-    A subclass is made of the features' widths and the number of outputs; its options are
-    keyword-only.
+    Args:
+        widths: of the features.
+        classes: the number of outputs.
+
+    A subclass is made of the same; its options are keyword-only.
     """
+
+    def __init__(self, widths: Mapping[str, int], classes: int) -> None:
+        super().__init__()
+        self.widths = {modality: widths[modality] for modality in sorted(widths)}
+        self.classes = classes
 
     @abstractmethod
     def forward(self, features: Features) -> tuple[Logits, Tensor]: ...

@@ -41,7 +41,7 @@ class Conditioned(Entangled):
         main: str | None = None,
         width: int = 64,
     ) -> None:
-        super().__init__()
+        super().__init__(widths, classes)
         if main is not None and main not in widths:
             raise ValueError(
                 f"fusion: main is {main!r}; the modalities are {', '.join(sorted(widths))}"

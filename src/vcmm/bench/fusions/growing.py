@@ -19,7 +19,7 @@ class Growing(Fusion):
     """One branch per modality to begin with."""
 
     def __init__(self, widths: Mapping[str, int], classes: int, *, hidden: int = 256) -> None:
-        super().__init__()
+        super().__init__(widths, classes)
         self.branches = ByModality(
             {m: nn.ModuleList([nn.Linear(widths[m], hidden)]) for m in sorted(widths)}
         )

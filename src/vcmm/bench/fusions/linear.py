@@ -22,7 +22,7 @@ class Mean(Fusion):
     """A linear head per modality; the fused logits are the mean of theirs."""
 
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
-        super().__init__()
+        super().__init__(widths, classes)
         self.heads = ByModality({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
 
     def forward(self, features: Features) -> tuple[Logits, Tensor]:
@@ -45,16 +45,19 @@ class Concat(Fusion):
     """One linear head over all features; its slices give the modalities' logits."""
 
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
-        super().__init__()
-        self.widths = {modality: widths[modality] for modality in sorted(widths)}
+        super().__init__(widths, classes)
         self.head = nn.Linear(sum(widths.values()), classes)
 
     def forward(self, features: Features) -> tuple[Logits, Tensor]:
         fused = self.head(torch.cat([features[modality] for modality in self.widths], dim=1))
-        slices = torch.split(self.head.weight, list(self.widths.values()), dim=1)
         share = self.head.bias / len(self.widths)
         logits = {
             modality: nn.functional.linear(features[modality], weight, share)
-            for modality, weight in zip(self.widths, slices, strict=True)
+            for modality, weight in self.slices().items()
         }
         return logits, fused
+
+    def slices(self) -> dict[str, Tensor]:
+        """W_m [C, D_m] of every modality."""
+        parts = torch.split(self.head.weight, list(self.widths.values()), dim=1)
+        return dict(zip(self.widths, parts, strict=True))

@@ -22,7 +22,7 @@ class Shared(Fusion):
     def __init__(
         self, widths: Mapping[str, int], classes: int, *, hidden: int | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(widths, classes)
         widest = max(widths.values())
         same = all(width == widest for width in widths.values())
         self.inward = ByModality(
