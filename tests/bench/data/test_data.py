@@ -10,7 +10,7 @@ from vcmm.bench import data
 from vcmm.bench.data import DATA, available, check, describe, get, load
 from vcmm.bench.signature import parameters
 
-from .test_own import good, save
+from .files import good, save
 
 
 def test_a_misspelt_name():

@@ -6,7 +6,7 @@
     [group_train]  [group_test]  [group_valid]       who a row comes from, a subject say
 
 Without valid, 15 % of train are held out for it, with the classes in proportion, or by groups so
-that none is on both sides; see `splitting`. Classes may be any integers or strings, and keep their
+that none is on both sides; see `holdout`. Classes may be any integers or strings, and keep their
 names. What is wrong is told in full by `check`, and by the error of `load`.
 """
 

@@ -65,9 +65,8 @@ def load(
     sizes: dict[SplitName, int] = {"train": samples, "valid": samples // 4, "test": samples // 4}
     splits: dict[SplitName, Split] = {}
     for place, split in enumerate(SPLITS):
-        target = np.random.default_rng([seed, 0, place]).permutation(
-            np.arange(sizes[split]) % classes
-        )
+        shuffled = np.random.default_rng([seed, 0, place]).permutation(sizes[split])
+        target = shuffled % classes
         inputs: dict[str, Floats] = {}
         for i, name in enumerate(names):
             known = patterns(
@@ -75,9 +74,7 @@ def load(
             )
             chance = np.random.default_rng([seed, 2, i, place])
             shown = seen_class(chance, target, shares[i], classes)
-            cluster = shown * clusters[i] + chance.integers(clusters[i], size=len(target))
-            hidden = chance.standard_normal((len(target), *known.shape[1:]), np.float32)
-            inputs[name] = (known[cluster] + noises[i] * hidden).astype(np.float32)
+            inputs[name] = seen(chance, known, shown, clusters[i], noises[i])
         splits[split] = Split(inputs, target)
     return assemble(
         "synthetic",
@@ -95,6 +92,19 @@ def seen_class(
     """The class that a modality shows: the sample's own in this share of cases, else any."""
     own = chance.random(len(target)) < share
     return np.where(own, target, chance.integers(classes, size=len(target)))
+
+
+def seen(
+    chance: np.random.Generator,
+    known: Floats,
+    shown: npt.NDArray[np.int64],
+    clusters: int,
+    noise: float,
+) -> Floats:
+    """The pattern of one of the clusters of each class, and noise."""
+    cluster = shown * clusters + chance.integers(clusters, size=len(shown))
+    hidden = chance.standard_normal((len(shown), *known.shape[1:]), np.float32)
+    return (known[cluster] + noise * hidden).astype(np.float32)
 
 
 def patterns(chance: np.random.Generator, count: int, kind: Kind, size: int) -> Floats:
