@@ -75,9 +75,14 @@ def test_fixed_gives_the_global_generator_back_exactly() -> None:
         inside = torch.randn(7)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.initial_seed() == seed
-    with pytest.raises(KeyError), seeds.fixed(5, "use"):
-        assert torch.equal(torch.randn(7), inside)
-        raise KeyError
+
+    def fails() -> None:
+        with seeds.fixed(5, "use"):
+            assert torch.equal(torch.randn(7), inside)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert torch.equal(torch.get_rng_state(), before)
     with seeds.fixed(5, "use"), seeds.fixed(6, "other"):
         torch.rand(1)

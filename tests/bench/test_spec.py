@@ -81,7 +81,7 @@ def test_a_near_miss_gets_the_name_that_was_meant_and_nothing_more() -> None:
     assert "sgd" not in str(c.value)
     with pytest.raises(ValueError, match=r"there is no data 'wach'; did you mean 'watch'\?$"):
         Spec(data="wach")
-    with pytest.raises(ValueError, match="there is no data 'zzz'.*paths of files or folders"):
+    with pytest.raises(ValueError, match=r"there is no data 'zzz'.*paths of files or folders"):
         Spec(data="zzz")
     with pytest.raises(ValueError, match="encoder of 'm1' 'mpl'; did you mean 'mlp'"):
         Spec(encoders={"m1": "mpl"})

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from .sgd import SGD
 from .sgdf import SGDF
 
 Groups = Iterable[dict[str, Any]]
@@ -46,7 +47,7 @@ def sgd(
     groups: Groups, *, lr: float = 1e-2, momentum: float = 0.9, weight_decay: float = 1e-4
 ) -> Optimizer:
     """SGD with momentum, fused; weight decay enters the gradient."""
-    return torch.optim.SGD(groups, lr, momentum, weight_decay=weight_decay, fused=True)
+    return SGD(groups, lr, momentum, weight_decay=weight_decay, fused=True)
 
 
 def adamax(
