@@ -148,10 +148,6 @@ class Method(nn.Module):
         for group in self.optimizer.param_groups:
             if group.get("modality") == modality:
                 group["params"].extend(parameters)
-                if isinstance(self.optimizer, torch.optim.SGD) and group["fused"]:
-                    # torch's fused kernel cannot step some parameters of a group that have a
-                    # momentum buffer and some that have none yet.
-                    group["fused"], group["foreach"] = False, True
                 return
         tags = {"name": modality or "shared", "modality": modality}
         self.optimizer.add_param_group({"params": parameters, **tags})
