@@ -10,6 +10,7 @@ from .dgl import DGL
 from .ensemble import Ensemble
 from .g2d import G2D
 from .joint import Joint
+from .lfm import LFM
 from .mla import MLA
 from .mmpareto import MMPareto
 from .multi_loss import MultiLoss
@@ -26,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
     "ensemble": Ensemble,
     "g2d": G2D,
     "joint": Joint,
+    "lfm": LFM,
     "mla": MLA,
     "mmpareto": MMPareto,
     "multi_loss": MultiLoss,
