@@ -85,7 +85,7 @@ def test_the_library_binds_it_and_leaves_the_groups_as_they_were(name: str) -> N
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("controller", ["none", "vcmm"])
 def test_it_learns(name: str, controller: str) -> None:
-    lr = {"sgd": 0.1, "sgdf": 1.0, "radam": 0.1}.get(name, 0.02)
+    lr = {"sgd": 0.1, "sgdf": 1.0, "radam": 0.2}.get(name, 0.02)
     spec = tiny(
         2,
         data=toys.source(noise=0.1),
