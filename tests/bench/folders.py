@@ -54,6 +54,7 @@ def write(
     seconds: float = 2.0,
     peak: int | None = 100 * 2**20,
     threads: int = 1,
+    device: str = "cpu",
     data_hash: str = "d" * 64,
     **spec: Any,
 ) -> Path:
@@ -77,7 +78,9 @@ def write(
         "result_version": 1,
         "data_hash": data_hash,
         "threads": threads,
+        "device": device,
         "spec": whole,
+        **({} if metric == "accuracy" else {"metric": metric}),
     }
     curve = list(test) if isinstance(test, Sequence) else grown(test, whole["epochs"])
     trained = [alone] if alone else list(modalities)
@@ -145,9 +148,8 @@ def evals(
     rows: list[dict[str, Any]] = []
     for epoch, curves in enumerate(zip(valid, test, strict=True)):
         for split, accuracy in zip(("valid", "test"), curves, strict=True):
-            values = {metric: accuracy, "macro_f1": accuracy - 0.02, "loss": 1 - accuracy}
-            if metric == "accuracy":
-                values |= {"map": accuracy + 0.05, "ece": 0.08}
+            values = {"accuracy": 0.5, "map": accuracy + 0.05, metric: accuracy}
+            values |= {"macro_f1": accuracy - 0.02, "loss": 1 - accuracy, "ece": 0.08}
             for rank, modality in enumerate(sorted(modalities)):
                 values[f"{modality}/accuracy"] = accuracy - 0.05 * (rank + 1)
                 if probed and epoch == len(test) - 1:

@@ -89,6 +89,7 @@ def test_one_choice_of_modalities_for_all_goes_without_saying(tmp_path: Path) ->
         ),
         ({"epochs": 3}, ["watch, epochs 3", "watch, epochs 6"]),
         ({"threads": 2}, ["watch, threads 1", "watch, threads 2"]),
+        ({"device": "cuda"}, ["watch, device cpu", "watch, device cuda"]),
         ({"data_hash": "e" * 64}, ["watch, content dddddddd", "watch, content eeeeeeee"]),
         ({"encoder": {"name": "mlp"}}, ["watch, auto", "watch, mlp"]),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from vcmm.bench.arms import settings
 from vcmm.bench.recommend import recommend
 from vcmm.bench.records import load
 
-from .folders import STUDY, study
+from .folders import STUDY, reseal, study, write
 
 JOINT = ("joint", "none")
 VCMM = ("joint", "vcmm")
@@ -103,3 +104,15 @@ def test_oracle_begins_with_its_warning(tmp_path: Path, selection: str) -> None:
 
 def test_without_joint_training_it_asks_for_it(tmp_path: Path) -> None:
     assert "`vcmm run --method joint`" in said(tmp_path, {LOSS: (0.7, 0.71, 0.72, 0.7)})
+
+
+def test_an_arm_that_diverged_is_no_obstacle(tmp_path: Path) -> None:
+    study(tmp_path, {JOINT: (0.70, 0.71)}, seeds=2, metric="map")
+    for seed in range(2):
+        folder = write(tmp_path, "joint", "vcmm", seed=seed, metric="map", test=0.6)
+        path = folder / "evals.jsonl"
+        rows = re.sub(r'"map": [0-9.]+, ', "", path.read_text(encoding="utf-8"))
+        path.write_text(rows, encoding="utf-8")
+        reseal(folder)
+    (setting,) = settings(load(tmp_path))
+    assert "No method was compared with joint training." in recommend(setting)

@@ -90,6 +90,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         ("spec.json", '"method": {"name"', '"method": {"nome"', r"method is \{'nome'.* names noth"),
         ("spec.json", '"joint"', '"unimodal"', r"names no modality"),
         ("spec.json", '"threads": 1', '"threads": null', r"threads is None"),
+        ("spec.json", '"threads": 1', '"threads": 1, "metric": "f1"', r"metric is 'f1'"),
         ("env.json", "{", "[{", r"env.json is damaged"),
         ("done", "{", "", r"done is damaged"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vcmm.bench.records import Run, load
-from vcmm.bench.selection import RULES, SIGN, counted, final, primary, selected, shown, warning
+from vcmm.bench.selection import RULES, SIGN, counted, final, selected, shown, warning
 
 from .folders import reseal, write
 
@@ -47,8 +47,16 @@ def test_probes_are_taken_from_the_last_epoch(run: Run) -> None:
 def test_multi_label_runs_are_judged_by_map(tmp_path: Path) -> None:
     write(tmp_path, test=TEST, valid=VALID, epochs=4, metric="map")
     (run,) = load(tmp_path)
-    assert primary(run) == "map"
+    assert run.metric == "map"
     assert selected(run, "valid") == 1
+
+
+def test_an_epoch_whose_metric_is_undefined_is_not_the_best(tmp_path: Path) -> None:
+    folder = write(tmp_path, test=TEST, valid=VALID, epochs=4, metric="map")
+    path = folder / "evals.jsonl"
+    path.write_text(path.read_text(encoding="utf-8").replace('"map": 0.8, ', ""), encoding="utf-8")
+    reseal(folder)
+    assert selected(load(tmp_path)[0], "valid") == 3
 
 
 def test_only_oracle_carries_a_warning() -> None:

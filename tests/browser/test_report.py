@@ -76,7 +76,7 @@ class Visit:
 
     def traces(self) -> int:
         """How many traces of the visible charts are drawn."""
-        script = """() => [...document.querySelectorAll('.plot')]
+        script = """() => [...document.querySelectorAll('.chart')]
             .filter((plot) => plot.offsetParent !== null)
             .flatMap((plot) => plot.data).filter((trace) => trace.visible).length"""
         return self.page.evaluate(script)
@@ -112,7 +112,7 @@ def test_it_opens_without_a_word_and_without_the_network(visit: Visit, path: Pat
 
 
 def test_every_visible_figure_is_drawn(visit: Visit) -> None:
-    plots = visit.page.locator(".plot:visible")
+    plots = visit.page.locator(".chart:visible")
     # Differences, imbalance, three learning curves, two of beta, two of Q/R, time and memory.
     assert plots.count() == 11
     for index in range(plots.count()):
@@ -122,11 +122,11 @@ def test_every_visible_figure_is_drawn(visit: Visit) -> None:
         box = plot.locator(".main-svg").first.bounding_box()
         assert box is not None
         assert min(box["width"], box["height"]) > 150
-    assert visit.page.locator(".plot:not(:visible) .main-svg").count() == 0
+    assert visit.page.locator(".chart:not(:visible) .main-svg").count() == 0
 
 
 def test_an_arm_has_one_colour_in_all_figures(visit: Visit) -> None:
-    script = """() => [...document.querySelectorAll('.plot')]
+    script = """() => [...document.querySelectorAll('.chart')]
         .filter((plot) => plot.offsetParent !== null)
         .flatMap((plot) => plot.data).filter((trace) => trace.meta.arm === 'joint + vcmm')
         .map((trace) => trace.fillcolor || (trace.line || trace.marker).color)"""
@@ -192,9 +192,9 @@ def test_chips_take_arms_out_of_the_figures(visit: Visit) -> None:
     visit.redrawn("click", '.chip[data-arm="multi_loss"]')
     assert chip.get_attribute("aria-pressed") == "false"
     assert 0 < visit.traces() < before
-    visit.redrawn("click", ".legend .none")
+    visit.redrawn("click", ".chips .none")
     assert visit.traces() == 3  # the bars, which are measures and no arms
-    visit.redrawn("click", ".legend .all")
+    visit.redrawn("click", ".chips .all")
     assert visit.traces() == before
 
 
@@ -212,7 +212,7 @@ def test_the_picker_changes_the_numbers(browser: Browser, tmp_path: Path) -> Non
         if rule != "last":
             visit.redrawn("check", f'input[value="{rule}"]')
         shown[rule] = (visit.column("accuracy")[0][:4], sign.count())
-        assert visit.page.locator(".plot:visible .main-svg").count() > 0
+        assert visit.page.locator(".chart:visible .main-svg").count() > 0
     assert shown["last"] == ("60.5", 0)
     assert shown["valid"] == ("40.5", 0)
     assert shown["oracle"][0] == "90.5"
@@ -224,7 +224,7 @@ def test_the_picker_changes_the_numbers(browser: Browser, tmp_path: Path) -> Non
 
 def look(visit: Visit) -> tuple[str, str]:
     script = """() => [getComputedStyle(document.body).backgroundColor,
-        document.querySelector('.plot text').style.fill]"""
+        document.querySelector('.chart text').style.fill]"""
     page, words = visit.page.evaluate(script)
     return page, words
 
@@ -264,7 +264,7 @@ def test_nothing_is_wider_than_the_window(visit: Visit, width: int) -> None:
     visit.page.set_viewport_size({"width": width, "height": 800})
     visit.page.wait_for_timeout(300)
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
-    for plot in visit.page.locator(".plot:visible").all():
+    for plot in visit.page.locator(".chart:visible").all():
         box = plot.bounding_box()
         assert box is not None
         assert box["x"] + box["width"] <= width
@@ -299,13 +299,13 @@ def test_names_in_records_stay_text(browser: Browser, tmp_path: Path) -> None:
     assert visit.page.locator("table.results:visible tbody").inner_text().count(ALERT) == 2
     assert visit.page.locator(".panel h4", has_text=ALERT).count() > 0
     # On the axes of plotly, which reads HTML in its text.
-    ticks = visit.page.locator(".plot:visible .ytick text, .plot:visible .xtick text")
+    ticks = visit.page.locator(".chart:visible .ytick text, .chart:visible .xtick text")
     assert ALERT in ticks.all_inner_texts() or ALERT in ticks.all_text_contents()
     names = visit.page.evaluate(
-        "[...document.querySelectorAll('.plot')].flatMap((p) => p.data || []).map((t) => t.name)"
+        "[...document.querySelectorAll('.chart')].flatMap((p) => p.data || []).map((t) => t.name)"
     )
     assert ALERT not in names  # escaped, so that hovering shows it as text too
-    plot = visit.page.locator(".plot:visible").nth(2)
+    plot = visit.page.locator(".chart:visible").nth(2)
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     assert box is not None

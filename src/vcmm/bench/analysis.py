@@ -87,7 +87,7 @@ class Imbalance:
 
 def table(setting: Setting, selection: str = "valid") -> Table:
     """Every arm of a setting, compared with its reference."""
-    metric = select.primary(setting.runs[0])
+    metric = setting.runs[0].metric
     values = {id(arm): _over_seeds(arm, selection) for arm in setting.arms}
     reference = setting.reference
     differences = [

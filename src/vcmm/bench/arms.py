@@ -74,8 +74,13 @@ def _common(run: Run) -> dict[str, Any]:
     shared = {axis: value for axis, value in run.spec.items() if axis not in _COMPARED}
     # The same data may lie elsewhere; what it holds is in its hash.
     shared["data"] = {**shared["data"], "name": Path(shared["data"]["name"]).name}
-    known = {"content": run.data_hash[:8], "threads": run.threads, "version": run.result_version}
-    return {**shared, **known}
+    return {
+        **shared,
+        "content": run.data_hash[:8],
+        "threads": run.threads,
+        "device": run.device,
+        "version": run.result_version,
+    }
 
 
 def _setting(title: str, runs: Sequence[Run]) -> Setting:

@@ -36,7 +36,7 @@ def recommend(setting: Setting, selection: str = "valid") -> list[str]:
     warned = select.warning(selection)
     sentences = [warned] if warned else []
     reference = made.row(setting.reference)
-    if reference is None:
+    if reference is None or made.metric not in reference.metrics:
         return [
             *sentences,
             "There is no run of joint training without a controller to compare with. Add one: "
@@ -189,15 +189,20 @@ def _how_sure(made: Table) -> str:
 
 
 def _best(rows: Sequence[Row], metric: str) -> Row | None:
-    return max(rows, key=lambda row: row.metrics[metric].mean, default=None)
+    known = [row for row in rows if metric in row.metrics]
+    return max(known, key=lambda row: row.metrics[metric].mean, default=None)
 
 
 def _between(made: Table, ours: Row, theirs: Row, selection: str) -> Paired | None:
-    values = [
-        {seed: select.counted(run, selection)[made.metric] for seed, run in row.arm.runs.items()}
+    ours_by_seed, theirs_by_seed = (
+        {
+            seed: values[made.metric]
+            for seed, run in row.arm.runs.items()
+            if made.metric in (values := select.counted(run, selection))
+        }
         for row in (ours, theirs)
-    ]
-    return paired(*values)
+    )
+    return paired(ours_by_seed, theirs_by_seed)
 
 
 def _apart(found: Paired | None) -> bool:

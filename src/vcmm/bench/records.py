@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _HASH = re.compile(r"[0-9a-f]{16}")
+_IDENTITY = {"data_hash": str, "threads": int, "device": str, "result_version": int}
 _SUMMED = ("spec.json", "steps.jsonl", "evals.jsonl")
 _Row = TypeVar("_Row")
 
@@ -41,6 +42,7 @@ TABLES: dict[str, dict[str, str]] = {
         "samples": "BIGINT",
         "peak_bytes": "BIGINT",
         "threads": "BIGINT",
+        "device": "VARCHAR",
         "data_hash": "VARCHAR",
         "result_version": "BIGINT",
         "spec": "JSON",
@@ -114,7 +116,9 @@ class Run:
     spec: Mapping[str, Any]
     data_hash: str
     threads: int
+    device: str
     result_version: int
+    metric: str  # what it is judged by
     steps: tuple[Step, ...]
     evals: tuple[Eval, ...]
     cost: tuple[Cost, ...]
@@ -182,7 +186,9 @@ def _read(folder: Path) -> Run:
     spec_path = folder / "spec.json"
     outer = _object(spec_path, texts["spec.json"])
     spec = _check_spec(outer.get("spec"), spec_path)
-    for key, kind in (("data_hash", str), ("threads", int), ("result_version", int)):
+    metric = outer.get("metric", "accuracy")  # where samples have several labels, it says "map"
+    _demand(metric in ("accuracy", "map"), spec_path, f"metric is {metric!r}")
+    for key, kind in _IDENTITY.items():
         _demand(isinstance(outer.get(key), kind), spec_path, f"{key} is {outer.get(key)!r}")
     cost_path, env_path = folder / "cost.jsonl", folder / "env.json"
     cost = list(_lines(cost_path, _text(cost_path), _cost))
@@ -193,7 +199,9 @@ def _read(folder: Path) -> Run:
         spec=spec,
         data_hash=outer["data_hash"],
         threads=outer["threads"],
+        device=outer["device"],
         result_version=outer["result_version"],
+        metric=metric,
         steps=tuple(_lines(folder / "steps.jsonl", texts["steps.jsonl"], _step)),
         evals=tuple(_lines(folder / "evals.jsonl", texts["evals.jsonl"], _eval)),
         cost=tuple(row for row in cost if isinstance(row, Cost)),
@@ -326,6 +334,7 @@ def _row(run: Run) -> tuple[Any, ...]:
         sum(row.samples for row in run.cost),
         run.peak_bytes,
         run.threads,
+        run.device,
         run.data_hash,
         run.result_version,
         json.dumps(run.spec),

@@ -6,22 +6,20 @@
 | `last`   | the last one                                                  |
 | `oracle` | the best one on the test split, the first of equals           |
 
+The best is that of accuracy, or of mAP where samples have several labels.
+
 `oracle` looks at what it is judged by, so its numbers are too good, and the more so the noisier a
 method is. It is here because papers use it, and it carries a warning wherever it is shown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from .records import Run
 
 SIGN = "\N{WARNING SIGN}"
-
-
-def primary(run: Run) -> str:
-    """What a run is judged by: accuracy, or mAP where samples have several labels or none."""
-    return "accuracy" if "accuracy" in _judged(run, "test")[0] else "map"
 
 
 def selected(run: Run, rule: str) -> int:
@@ -56,34 +54,27 @@ def shown(rule: str) -> str:
     return f"{rule} {SIGN}" if warning(rule) else rule
 
 
-def _judged(run: Run, split: str) -> list[dict[str, float]]:
-    found = [row.values for row in run.evals if row.split == split]
-    if not found:
+def _demand(run: Run, split: str) -> None:
+    if not any(row.split == split for row in run.evals):
         raise ValueError(
             f"{run.path / 'evals.jsonl'} has no split {split!r}; delete {run.path} and run its "
             "spec again"
         )
-    return found
 
 
 def _at(run: Run, split: str, epoch: int) -> Mapping[str, float]:
-    found = [row.values for row in run.evals if row.split == split and row.epoch == epoch]
-    if not found:
-        raise ValueError(
-            f"{run.path / 'evals.jsonl'} has no split {split!r} at epoch {epoch}; delete "
-            f"{run.path} and run its spec again"
-        )
-    return found[-1]
+    return next(row.values for row in run.evals if row.split == split and row.epoch == epoch)
 
 
 def _best(run: Run, split: str) -> int:
-    metric = primary(run)
-    _judged(run, split)
+    _demand(run, split)
     rows = [row for row in run.evals if row.split == split]
-    return max(rows, key=lambda row: (row.values[metric], -row.epoch)).epoch
+    # Where training diverged, the metric may be undefined.
+    return max(rows, key=lambda row: (row.values.get(run.metric, -math.inf), -row.epoch)).epoch
 
 
 def _last(run: Run) -> int:
+    _demand(run, "test")
     return max(row.epoch for row in run.evals if row.split == "test")
 
 

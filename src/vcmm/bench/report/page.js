@@ -4,7 +4,7 @@
 (() => {
   const root = document.documentElement;
   const charts = JSON.parse(document.getElementById("charts").textContent);
-  const plots = [...document.querySelectorAll(".plot")];
+  const plots = [...document.querySelectorAll(".chart")];
   const config = {
     responsive: true,
     displaylogo: false,

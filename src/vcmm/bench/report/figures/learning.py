@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...analysis import metric_name
-from ...selection import primary
 from ..figure import Figure, Panel, Source
 from ..series import judged, modalities, over_seeds
 
@@ -11,7 +10,7 @@ from ..series import judged, modalities, over_seeds
 def learning(source: Source) -> Figure | None:
     """A panel for the fused prediction and one for each modality, on the validation split."""
     arms = source.setting.arms
-    metric = primary(source.setting.runs[0])
+    metric = source.setting.runs[0].metric
     panels: list[Panel] = []
     heads = [(f"{name}, own head", f"{name}/accuracy") for name in modalities(arms, "accuracy")]
     for title, key in [("fused", metric), *heads]:

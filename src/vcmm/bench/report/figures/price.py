@@ -6,25 +6,21 @@ from collections.abc import Callable
 
 from ...analysis import metric_name
 from ...records import Run
-from ...selection import counted, primary
+from ...selection import counted
 from ...statistics import interval
 from ..figure import Panel, Series, Source
 
 
 def against(source: Source, label: str, price: Callable[[Run], float | None]) -> Panel | None:
     """Test accuracy over a price of a run, with single seeds as dots."""
-    metric = primary(source.setting.runs[0])
+    metric = source.setting.runs[0].metric
     series: list[Series] = []
     for arm in source.setting.arms:
-        priced = [(price(run), run) for run in arm.runs.values()]
-        dots = [
-            (paid, 100 * counted(run, source.selection)[metric])
-            for paid, run in priced
-            if paid is not None
-        ]
+        paid = [(price(run), counted(run, source.selection)) for run in arm.runs.values()]
+        dots = [(x, 100 * y[metric]) for x, y in paid if x is not None and metric in y]
         if not dots:
             continue
-        mean, found = interval([paid for paid, _ in dots]).mean, interval([y for _, y in dots])
+        mean, found = interval([x for x, _ in dots]).mean, interval([y for _, y in dots])
         marks = Series(
             arm.label, source.look(arm), [mean], [found.mean], [found.low], [found.high], dots
         )
