@@ -6,6 +6,7 @@ from ..method import Method
 from .agm import AGM
 from .aug import AUG
 from .bss import BSS
+from .cggm import CGGM
 from .dgl import DGL
 from .ensemble import Ensemble
 from .g2d import G2D
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
     "agm": AGM,
     "aug": AUG,
     "bss": BSS,
+    "cggm": CGGM,
     "dgl": DGL,
     "ensemble": Ensemble,
     "g2d": G2D,
@@ -31,8 +33,8 @@ METHODS: dict[str, type[Method]] = {
     "mla": MLA,
     "mmpareto": MMPareto,
     "multi_loss": MultiLoss,
+    "ogm": OGM,
     "pmr": PMR,
     "reconboost": ReconBoost,
-    "ogm": OGM,
     "unimodal": Unimodal,
 }
