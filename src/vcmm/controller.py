@@ -24,7 +24,7 @@ from .momentum import Group, Writer, base_momenta, binding_of, require_served
 from .policy import Policy, checked
 from .pool import Pool, on_host
 from .probe import Loss, Number, Probe, batches_of
-from .step import Step, after_closure, closure_of
+from .step import Step, after_closure
 
 _KEY = "vcmm"  # of our state inside the optimizer's state_dict
 _BETA = "vcmm_beta"  # of the current momentum inside a param_group, for loggers
@@ -243,7 +243,7 @@ class MomentumController:
     # The step
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        closure = closure_of(args, kwargs)
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if self._by_hand:
             if closure is not None:
                 raise RuntimeError(

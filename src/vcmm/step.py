@@ -182,18 +182,13 @@ class Step:
         return True
 
 
-def closure_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """The closure in the arguments of `Optimizer.step`; the optimizer itself is the first."""
-    return args[1] if len(args) > 1 else kwargs.get("closure")
-
-
 def after_closure(
     closure: Callable[[], Any],
     begin: Callable[[], None],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same arguments with `begin` behind the closure.
+    """The same arguments of `Optimizer.step`, itself the first, with `begin` behind the closure.
 
     The optimizer calls the closure first, which makes the gradients, and reads its groups then.
     """
