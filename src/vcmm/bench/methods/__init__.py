@@ -10,6 +10,8 @@ from .cggm import CGGM
 from .dgl import DGL
 from .ensemble import Ensemble
 from .g2d import G2D
+from .gblend import GBlend
+from .inforeg import InfoReg
 from .joint import Joint
 from .lfm import LFM
 from .mla import MLA
@@ -28,13 +30,15 @@ METHODS: dict[str, type[Method]] = {
     "dgl": DGL,
     "ensemble": Ensemble,
     "g2d": G2D,
+    "gblend": GBlend,
+    "inforeg": InfoReg,
     "joint": Joint,
     "lfm": LFM,
     "mla": MLA,
     "mmpareto": MMPareto,
     "multi_loss": MultiLoss,
-    "ogm": OGM,
     "pmr": PMR,
     "reconboost": ReconBoost,
+    "ogm": OGM,
     "unimodal": Unimodal,
 }
