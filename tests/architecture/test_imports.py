@@ -134,3 +134,157 @@ def test_import_vcmm_imports_nothing_beyond_torch_and_numpy() -> None:
 def test_torch_is_not_loaded_before_a_name_is_asked_for() -> None:
     assert "torch" not in loaded_by("import vcmm")
     assert "torch" in loaded_by("import vcmm; vcmm.Kalman")
+
+
+# The benchmark
+
+BENCH = [name for name in FILES if name.startswith("bench/")]
+METHODS = [n for n in BENCH if n.startswith("bench/methods/") and not n.endswith("__init__.py")]
+# What a method is written in. Nobody who runs, judges or describes one, and no other method.
+VOCABULARY = ("method", "model", "types", "fusions", "by_modality", "holdout")
+# What reads records, checks specs or talks to a terminal must answer before torch has loaded.
+WITHOUT_TORCH = [
+    name
+    for name in BENCH
+    if name.startswith(("bench/report/", "bench/cli/", "bench/suites/", "bench/launch/"))
+    or Path(name).stem
+    in {
+        "analysis",
+        "arms",
+        "events",
+        "folder",
+        "recommend",
+        "records",
+        "registry",
+        "selection",
+        "signature",
+        "spec",
+        "statistics",
+        "wording",
+    }
+]
+
+
+def at_import(source: str, package: str) -> set[str]:
+    """What importing a file imports: not what its functions do, nor what only a checker sees."""
+
+    class Outside(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None: ...
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None: ...
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                return None
+            return self.generic_visit(node)
+
+    return set(imports(ast.unparse(Outside().visit(ast.parse(source))), package))
+
+
+def outside_functions(name: str) -> set[str]:
+    package = ".".join(("vcmm", *Path(name).parent.parts))
+    return at_import(FILES[name].read_text(encoding="utf-8"), package)
+
+
+def module(name: str) -> str:
+    """The dotted name of a file."""
+    parts = ("vcmm", *Path(name).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_the_reader_tells_what_is_imported_at_once_from_what_waits() -> None:
+    source = """
+from typing import TYPE_CHECKING
+import numpy
+if TYPE_CHECKING:
+    import scipy
+try:
+    import rich
+except ImportError:
+    pass
+class A:
+    import duckdb
+    def f(self):
+        import torch
+def g():
+    from . import other
+"""
+    found = at_import(source, "vcmm.bench")
+    assert found == {"typing.TYPE_CHECKING", "numpy", "rich", "duckdb"}
+
+
+def test_the_files_of_the_benchmark_are_found() -> None:
+    assert {"bench/methods/joint.py", "bench/methods/unimodal.py"} <= set(METHODS)
+    assert {"bench/spec.py", "bench/records.py", "bench/cli/__init__.py"} <= set(WITHOUT_TORCH)
+    assert "bench/train.py" in set(BENCH) - set(WITHOUT_TORCH)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_written_in_its_vocabulary_and_torch(name: str) -> None:
+    allowed = {"torch", "vcmm", *sys.stdlib_module_names}
+    assert {found.split(".")[0] for found in of(name)} <= allowed
+    ours = [found for found in of(name) if within(found, "vcmm")]
+    assert not [
+        found
+        for found in ours
+        if not any(within(found, f"vcmm.bench.{word}") for word in VOCABULARY)
+    ]
+
+
+@pytest.mark.parametrize("word", VOCABULARY)
+def test_the_vocabulary_knows_nothing_of_methods_and_of_who_runs_them(word: str) -> None:
+    barred = ("methods", "data", "train", "run", "judge", "build", "spec", "registry", "launch")
+    for name in BENCH:
+        if name == f"bench/{word}.py" or name.startswith(f"bench/{word}/"):
+            for other in barred:
+                assert not [found for found in of(name) if within(found, f"vcmm.bench.{other}")]
+
+
+@pytest.mark.parametrize("name", [name for name in BENCH if name not in METHODS])
+def test_no_method_is_special_to_anybody(name: str) -> None:
+    """All are known by the dict of them; an `if` about one of them would need its class."""
+    if name != "bench/methods/__init__.py":
+        found = {found for found in of(name) if within(found, "vcmm.bench.methods")}
+        assert found <= {"vcmm.bench.methods.METHODS"}
+
+
+@pytest.mark.parametrize("name", BENCH)
+def test_heavy_libraries_wait_for_the_function_that_needs_them(name: str) -> None:
+    light = {"vcmm", "torch", "numpy", *sys.stdlib_module_names}
+    if name.startswith("bench/cli/"):
+        light |= {"typer"}  # which is what a command line is made of
+    assert {found.split(".")[0] for found in outside_functions(name)} <= light
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_who_reads_and_describes_names_no_torch_outside_of_functions(name: str) -> None:
+    assert not [found for found in outside_functions(name) if within(found, "torch")]
+
+
+@pytest.mark.parametrize("name", [n for n in WITHOUT_TORCH if "/report/" in n or "records" in n])
+def test_records_and_reports_need_no_torch_at_all(name: str) -> None:
+    assert not [found for found in of(name) if within(found, "torch")]
+
+
+def test_who_reads_and_describes_loads_neither_torch_nor_what_is_heavy() -> None:
+    """The whole closure, as an interpreter has it: whom a file imports imports others."""
+    script = f"""
+import importlib, json, sys
+heavy = {{"torch", "duckdb", "plotly", "scipy", "matplotlib", "jinja2", "torchmetrics", "sklearn"}}
+for name in {[module(name) for name in WITHOUT_TORCH]!r}:
+    importlib.import_module(name)
+    if found := heavy & sys.modules.keys():
+        sys.exit(f"{{name}} loads {{', '.join(sorted(found))}}")
+print(json.dumps(sorted(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line_starts_without_what_only_its_commands_need() -> None:
+    loaded = loaded_by("import vcmm.bench.cli")
+    assert "typer" in loaded
+    for barred in ("torch", "numpy", "duckdb", "plotly", "scipy", "rich.table", "rich.live"):
+        assert barred not in loaded
