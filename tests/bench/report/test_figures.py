@@ -13,7 +13,7 @@ from vcmm.bench.arms import settings
 from vcmm.bench.records import load
 from vcmm.bench.report.figure import Figure, Panel, Source
 from vcmm.bench.report.figures import FIGURES
-from vcmm.bench.report.interactive import chart
+from vcmm.bench.report.interactive import chart, short
 from vcmm.bench.report.paper import printable
 from vcmm.bench.report.series import POINTS, over_seeds, thinned
 from vcmm.bench.report.style import DASHES, SYMBOLS, Look, looks
@@ -250,6 +250,13 @@ def test_every_figure_is_drawn_for_papers_with_any_name(tmp_path: Path) -> None:
     for figure in made.values():
         for name in figure.save(str(tmp_path / figure.name)):
             assert Path(name).stat().st_size > 1000
+
+
+def test_long_names_keep_what_tells_them_apart() -> None:
+    names = [f"a_method_with_a_very_long_name (alpha={alpha})" for alpha in (0.1, 0.3)]
+    assert short(names[0]) == "a_method_with_a…name (alpha=0.1)"
+    assert short(names[0]) != short(names[1])
+    assert short("joint") == "joint"
 
 
 def test_names_that_fonts_and_matplotlib_cannot_show_are_mended() -> None:

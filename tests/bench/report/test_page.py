@@ -224,6 +224,12 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+def test_numbers_stay_with_their_signs() -> None:
+    assert page.bound("77 % (95 % interval, Holm p < 0.001, p = 1), up = 2") == (
+        "77\u00a0% (95\u00a0% interval, Holm p\u00a0<\u00a00.001, p\u00a0=\u00a01), up =\u00a02"
+    )
+
+
 def test_embedded_json_cannot_leave_its_element() -> None:
     value = {"</script>": ["<!--", "&lt;", "\u2028", HOSTILE]}
     text = page.embedded(value)

@@ -66,11 +66,11 @@ def _columns(made: Table) -> list[Column]:
         Column("backwards", "backwards / sample", lambda row: _passes(row.expense.backwards), True),
     ]
     return [
-        Column("seeds", "seeds", lambda row: Cell(str(len(row.arm.runs)), sort=len(row.arm.runs))),
         _metric(metric),
         *verdicts,
         *(_metric(name, hidden=name not in METRICS[:3]) for name in rest),
         *costs,
+        Column("seeds", "seeds", lambda row: Cell(str(len(row.arm.runs)), sort=len(row.arm.runs))),
     ]
 
 

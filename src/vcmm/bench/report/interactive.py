@@ -184,8 +184,11 @@ def _ticks(names: Sequence[str]) -> dict[str, Any]:
 
 
 def short(name: str) -> str:
-    """A name as long as an axis can bear."""
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    """A name as long as an axis can bear. Names of a family differ at their ends, so both stay."""
+    if len(name) <= LONGEST:
+        return name
+    end = LONGEST // 2
+    return f"{name[: LONGEST - 1 - end]}…{name[-end:]}"
 
 
 def _hover(panel: Panel) -> str:

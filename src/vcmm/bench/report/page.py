@@ -24,14 +24,14 @@ from ..analysis import table
 from ..arms import Arm, Setting, settings
 from ..recommend import recommend
 from ..records import Run
-from .figure import Figure, Source
+from .figure import Figure, Panel, Source
 from .figures import FIGURES
 from .grid import grid
 from .interactive import short
 from .style import THEMES, Look, looks, variables
 
 HERE = Path(__file__).parent
-MAX_BANDS = 8  # more of them hide one another
+MOST = 10  # bands before they hide one another; lines and bars on half of the page
 
 
 def write(
@@ -150,7 +150,7 @@ def _shown(
         "rule": rule if figure.by_rule else None,
         "warning": select.warning(rule) if figure.by_rule else None,
         "stem": stem,
-        "wide": len(figure.panels) > 1,
+        "wide": len(figure.panels) > 1 or any(map(_crowded, figure.panels)),
         "panels": [
             {
                 "title": panel.title,
@@ -164,6 +164,13 @@ def _shown(
     }
 
 
+def _crowded(panel: Panel) -> bool:
+    """Whether half of the page is too little for its lines, or for its groups of bars."""
+    if panel.kind == "ranges":
+        return len(panel.series) > MOST
+    return panel.kind == "bars" and len(panel.series[0].x) * len(panel.series) > MOST
+
+
 def _source(arm: Arm) -> dict[str, Any]:
     runs = [{"seed": seed, "hash": run.hash} for seed, run in arm.runs.items()]
     commits = sorted({str(run.env.get("commit", "unknown")) for run in arm.runs.values()})
@@ -172,7 +179,7 @@ def _source(arm: Arm) -> dict[str, Any]:
 
 def _thin(figure: Figure) -> Figure:
     """Without bands where there are too many of them."""
-    panels = tuple(replace(p, banded=len(p.series) <= MAX_BANDS) for p in figure.panels)
+    panels = tuple(replace(p, banded=len(p.series) <= MOST) for p in figure.panels)
     return replace(figure, panels=panels)
 
 
@@ -199,7 +206,7 @@ def _render(**shown: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["short"] = short
+    environment.filters |= {"short": short, "bound": bound}
     scripts = [get_plotlyjs(), (HERE / "page.js").read_text(encoding="utf-8")]
     charts = shown.pop("charts")
     return environment.get_template("page.html.jinja").render(
@@ -209,6 +216,11 @@ def _render(**shown: Any) -> str:
         policy=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         charts=Markup(embedded(charts)),
     )
+
+
+def bound(text: str) -> str:
+    """A sentence whose numbers no line break parts from what belongs to them."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=[=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
 def embedded(value: object) -> str:
