@@ -75,8 +75,8 @@ def _imbalance(found: Sequence[Imbalance]) -> str:
             "both trained alone and probed in joint training, with two seeds or more."
         )
     return (
-        "No modality was found to be under-trained: alone and in joint training, the encoders are "
-        "not distinguishable or better together."
+        "No modality was found to be under-trained: no encoder does worse after joint training "
+        "than alone by more than the seeds explain."
     )
 
 

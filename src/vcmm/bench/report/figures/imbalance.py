@@ -15,7 +15,7 @@ def imbalance(source: Source) -> Figure | None:
         return None
     measures = {
         "trained alone": [one.unimodal for one in found],
-        "encoder in joint training (probe)": [one.probe for one in found],
+        "encoder in joint training": [one.probe for one in found],
         "own head in joint training": [one.head for one in found],
     }
     names = [one.modality for one in found]
