@@ -64,7 +64,8 @@ def residual(logits: Tensor, target: Tensor, *, multilabel: bool = False) -> Ten
     """The derivative [n, C] of the loss by the logits, up to a factor."""
     if multilabel:
         return logits.sigmoid() - target
-    return logits.softmax(dim=1) - F.one_hot(target, logits.shape[1])
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    return logits.softmax(dim=1) - (target.unsqueeze(1) == classes).to(logits.dtype)
 
 
 def head_gradient(residual: Tensor, features: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ class CGGM(Method):
         self.register_buffer("balance", weight.new_zeros(len(names)))  # B of the latest step
         self.balance: Tensor
         if names:
-            adam = torch.optim.Adam(self.classifiers.parameters(), lr=classifier_lr)
+            adam = torch.optim.Adam(self.classifiers.parameters(), classifier_lr, fused=True)
             self.others["classifiers"] = adam
 
     def classifier(self, modality: str) -> nn.Module:
