@@ -26,9 +26,13 @@ SIZES = {"vector": 6, "sequence": 8, "image": 5}
 OPTIONS: dict[str, dict[str, Any]] = {
     "aug": {"every": 2},
     "g2d": {"teacher_epochs": 1, "batch_size": BATCH},
+    "gblend": {"super_epoch": 1, "batch_size": BATCH, "share": 0.16},
     "reconboost": {"stage_epochs": 1, "joint_epochs": 1},
     "unimodal": {"modality": "m1"},
 }
+
+# Fusions that a method brings along, as small as everything else here.
+FUSIONS = {"decalign": Choice("aligned", width=8, heads=2, layers=1)}
 
 
 def method(name: str) -> Choice:
@@ -60,9 +64,11 @@ def tiny(modalities: int = 2, kind: str = "vector", **axes: Any) -> Spec:
         names = [f"m{i + 1}" for i in range(modalities)]
         named = axes.get("method", Choice("joint")).options.get("modality")
         axes["controller"] = controller(axes["controller"], [named] if named else names)
+    asked = axes.get("method", Choice("joint")).name
     defaults: dict[str, Any] = {
         "data": source(modalities, kind),
         "encoder": Choice("auto", width=4, outputs=8),
+        "fusion": FUSIONS.get(asked, Choice("auto")),
         "optimizer": Choice("adam", lr=0.01),
         "epochs": 2,
         "batch_size": BATCH,
