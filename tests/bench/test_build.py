@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vcmm.bench import judge
-from vcmm.bench.build import build, build_model, chosen_data, momenta
+from vcmm.bench import judge, seeds
+from vcmm.bench.build import Training, build, build_model, chosen_data, momenta
 from vcmm.bench.controllers import CONTROLLERS
 from vcmm.bench.data.assemble import assemble
 from vcmm.bench.encoders.conv import Conv1d
 from vcmm.bench.encoders.mlp import MLP
+from vcmm.bench.fusions import FUSIONS
 from vcmm.bench.methods import METHODS
 from vcmm.bench.spec import Choice, Spec
 from vcmm.bench.train import Stepped
@@ -214,3 +215,36 @@ def test_what_is_logged_of_a_controller_is_named_by_modality_and_finite() -> Non
     names = {"beta", "R", "Q", "rho", "gain"}
     assert {f"{m}/{name}" for m in ("m1", "m2") for name in names} <= found.keys()
     assert all(type(value) is float and np.isfinite(value) for value in found.values())
+
+
+@pytest.mark.parametrize("fusion", sorted(FUSIONS))
+def test_a_fusion_that_says_it_is_linear_is(fusion: str) -> None:
+    """z_m(a + b) + z_m(0) = z_m(a) + z_m(b), for the features of one modality."""
+    made = FUSIONS[fusion]({"audio": 6, "video": 6}, 3).double().eval()
+    seeds.initialize(made, 0)
+    chance = torch.Generator().manual_seed(0)
+    a, b, other = torch.randn(3, 5, 6, generator=chance, dtype=torch.float64)
+    linear: list[bool] = []
+    for modality, rest in (("audio", "video"), ("video", "audio")):
+
+        def logits(features: torch.Tensor, m: str = modality, r: str = rest) -> torch.Tensor:
+            return made({m: features, r: other})[0][m]
+
+        left = logits(a + b) + logits(torch.zeros_like(a))
+        linear.append(torch.allclose(left, logits(a) + logits(b), rtol=1e-9, atol=1e-12))
+    assert all(linear) == made.linear
+
+
+@pytest.mark.parametrize("fusion", ["aligned", "boosted", "gated", "growing"])
+def test_where_no_head_is_linear_the_probe_has_heads_of_its_own(fusion: str) -> None:
+    def trained(controller: Choice) -> Training:
+        spec = toys.tiny(3, fusion=fusion, controller=controller)
+        training = toys.built(spec)
+        list(toys.events(training, spec))
+        return training
+
+    plain, probed = trained(Choice("none")), trained(Choice("vcmm", strength=0.0))
+    assert not toys.differences(plain.method.model.state_dict(), probed.method.model.state_dict())
+    assert not hasattr(plain.method, "probes")
+    assert all(parameter.any() for parameter in probed.method.probes.parameters())
+    assert probed.controller.metrics()["m1/R"] > 0

@@ -11,14 +11,15 @@ import torch
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LRScheduler
 
-from vcmm import MomentumController
+from vcmm import MomentumController, ProbeHeads
+from vcmm.probe import Loss
 
 from . import seeds
 from .controllers import CONTROLLERS
 from .encoders import ENCODERS
 from .encoders.encoder import Encoder
 from .fusions import FUSIONS
-from .method import Criterion, Method, groups
+from .method import Criterion, Method, Watcher, groups
 from .methods import METHODS
 from .model import Multimodal
 from .optimizers import OPTIMIZERS
@@ -93,19 +94,38 @@ def build_controller(
     spec: Spec, method: Method, steps: int, *, multilabel: bool
 ) -> MomentumController | None:
     """The controller, watching the method's steps."""
-    loss = "cross_entropy"
+    loss: Loss = "cross_entropy"
     if multilabel:
         loss = partial(F.binary_cross_entropy_with_logits, reduction="none")
     make = CONTROLLERS[spec.controller.name]
     controller = make(method.optimizer, loss, steps, **spec.controller.options)
     if controller is not None:
-
-        def watch(output: Output, batch: Batch) -> None:
-            seen: dict[str, Any] = {m: (output.features[m], z) for m, z in output.logits.items()}
-            controller.observe(batch.target, **seen)
-
-        method.watchers.append(watch)
+        method.watchers.append(watcher(controller, method, loss))
     return controller
+
+
+def watcher(controller: MomentumController, method: Method, loss: Loss) -> Watcher:
+    """Shows the controller what a step made of its batch.
+
+    Where the fusion has no linear head of each modality, the probe has heads of its own, which
+    learn from features alone. They belong to the method's state, and train nothing but themselves.
+    """
+    fusion = method.model.fusion
+
+    def watch(output: Output, batch: Batch) -> None:
+        seen: dict[str, Any] = {m: (output.features[m], z) for m, z in output.logits.items()}
+        controller.observe(batch.target, **seen)
+
+    if fusion.linear:
+        return watch
+    probes = ProbeHeads(fusion.widths, fusion.classes, loss=loss).to(method.device)
+    method.add_module("probes", probes.requires_grad_(False))
+
+    def watch_features(output: Output, batch: Batch) -> None:
+        seen: dict[str, Any] = {m: output.features[m] for m in output.logits}
+        controller.observe(batch.target, **probes(batch.target, **seen))
+
+    return watch_features
 
 
 def momenta(training: Training) -> dict[str, float]:

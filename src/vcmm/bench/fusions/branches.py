@@ -19,6 +19,8 @@ from .fusion import Features, Fusion, Logits
 class Branches(Fusion):
     """The joint head is shared; every other belongs to its modality."""
 
+    linear = True
+
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
         super().__init__(widths, classes)
         self.heads = ByModality({m: nn.Linear(widths[m], classes) for m in sorted(widths)})

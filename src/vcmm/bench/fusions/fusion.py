@@ -22,6 +22,8 @@ class Fusion(nn.Module, ABC):
     A subclass is made of the same; its options are keyword-only.
     """
 
+    linear: bool = False  # whether z_m is a linear map of h_m, so that the probe can read it
+
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
         super().__init__()
         self.widths = {modality: widths[modality] for modality in sorted(widths)}

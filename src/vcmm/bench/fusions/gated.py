@@ -82,6 +82,8 @@ class Gated(Conditioned):
 class FiLM(Conditioned):
     """The others scale and shift the main modality."""
 
+    linear = True  # with all others at zero, each of them acts linearly
+
     def inner(self, modality: str, width: int) -> int:
         return width if modality == self.main else 2 * width
 

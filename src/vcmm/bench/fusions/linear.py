@@ -21,6 +21,8 @@ from .fusion import Features, Fusion, Logits
 class Mean(Fusion):
     """A linear head per modality; the fused logits are the mean of theirs."""
 
+    linear = True
+
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
         super().__init__(widths, classes)
         self.heads = ByModality({m: nn.Linear(widths[m], classes) for m in sorted(widths)})
@@ -43,6 +45,8 @@ class Sum(Mean):
 
 class Concat(Fusion):
     """One linear head over all features; its slices give the modalities' logits."""
+
+    linear = True
 
     def __init__(self, widths: Mapping[str, int], classes: int) -> None:
         super().__init__(widths, classes)

@@ -28,6 +28,7 @@ class Shared(Fusion):
         self.inward = ByModality(
             {m: nn.Identity() if same else nn.Linear(widths[m], widest) for m in sorted(widths)}
         )
+        self.linear = hidden is None
         self.head: nn.Module = nn.Linear(widest, classes)
         if hidden is not None:
             layers = nn.Linear(widest, hidden), nn.ReLU(), nn.Linear(hidden, classes)
