@@ -59,7 +59,8 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
 def similarities(features: Tensor, prototypes: Tensor) -> Tensor:
     """u [n, C]: minus the distance to every prototype."""
     # By differences: the faster form by products loses the digits of small distances.
-    distance: Tensor = (features.unsqueeze(1) - prototypes).norm(dim=2)
+    difference = features.unsqueeze(1) - prototypes
+    distance: Tensor = torch.linalg.vector_norm(difference, dim=2)
     return -distance
 
 
