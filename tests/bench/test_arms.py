@@ -130,3 +130,29 @@ def test_the_same_run_twice_is_an_error(tmp_path: Path) -> None:
 
 def test_no_runs_are_no_settings() -> None:
     assert settings([]) == []
+
+
+def test_a_method_with_a_fusion_of_its_own_stands_in_the_same_table(tmp_path: Path) -> None:
+    write(tmp_path)
+    write(tmp_path, "mla", fusion={"name": "shared", "hidden": None})
+    (setting,) = settings(load(tmp_path))
+    assert labels(setting) == ["joint", "mla"]
+    assert setting.reference is setting.arms[0]
+
+
+def test_fusions_of_one_method_are_named_and_the_plain_one_is_the_reference(
+    tmp_path: Path,
+) -> None:
+    for fusion in ({"name": "concat"}, {"name": "gated", "width": 64}, {"name": "mean"}):
+        write(tmp_path, fusion=fusion)
+    write(tmp_path, "joint", "vcmm")
+    write(tmp_path, "gated", fusion={"name": "gated", "width": 64})
+    (setting,) = settings(load(tmp_path))
+    assert labels(setting) == [
+        "joint by concat",
+        "joint by gated",
+        "joint by mean",
+        "joint by mean + vcmm",
+        "gated",
+    ]
+    assert setting.reference is setting.arms[2]

@@ -1,8 +1,9 @@
 """What is compared with what: settings, and the arms within them.
 
 An arm is all runs that differ in nothing but their seed. A setting is all arms that differ in
-nothing but method, controller and modalities: the same data, encoders, optimizer, schedule and
-budget. Only arms of one setting stand in one table; runs of different settings are never mixed.
+nothing but method, fusion, controller and modalities: the same data, encoders, optimizer, schedule
+and budget. The fusion is compared because many methods are tied to one of their own. Only arms of
+one setting stand in one table; runs of different settings are never mixed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, cast
 from .records import Run
 from .spec import AXES
 
-_COMPARED = ("method", "controller", "modalities", "seed")
+_COMPARED = ("method", "fusion", "controller", "modalities", "seed")
+_PLAIN = "mean"  # the fusion of the reference, where joint training has been tried with several
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _setting(title: str, runs: Sequence[Run]) -> Setting:
     arms = [Arm(_label(spec, specs), seeds) for spec, seeds in zip(specs, members, strict=True)]
     arms.sort(key=_place)
     joint = [arm for arm in arms if arm.method == "joint" and arm.controller == "none"]
+    joint.sort(key=lambda arm: arm.spec["fusion"]["name"] != _PLAIN)
     return Setting(title, tuple(arms), joint[0] if joint else None)
 
 
@@ -121,6 +124,9 @@ def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
         label = f"unimodal: {method['modality']}{_differing(rest, peers)}"
     else:
         label = f"{method['name']}{_differing(method, peers)}"
+    fusions = [other["fusion"] for other in specs if other["method"] == method]
+    if len({_canonical(fusion) for fusion in fusions}) > 1:
+        label += f" by {spec['fusion']['name']}{_differing(spec['fusion'], fusions)}"
     controller = cast(dict[str, Any], spec["controller"])
     if controller["name"] != "none":
         peers = [other["controller"] for other in specs]

@@ -88,16 +88,15 @@ def run(
 @contextmanager
 def repeatable(threads: int) -> Generator[None]:
     """torch as every run finds it; afterwards it is as the caller had it, randomness included."""
-    had = torch.get_num_threads()
-    strict = torch.are_deterministic_algorithms_enabled()
-    lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+    had, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    # use_deterministic_algorithms(True) is the same, but imports torch's compiler.
+    torch.set_deterministic_debug_mode("error")
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        torch.use_deterministic_algorithms(strict, warn_only=lenient)
+        torch.set_deterministic_debug_mode(mode)
         torch.set_num_threads(had)
 
 
@@ -129,6 +128,7 @@ class Record:
             {
                 "result_version": RESULT_VERSION,
                 "data_hash": data.hash,
+                "metric": "map" if data.multilabel else "accuracy",
                 "threads": threads,
                 "device": device,
                 "spec": spec.to_json(),
