@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from vcmm.bench.fusions.aligned import Aligned
 from vcmm.bench.fusions.branches import Branches
 from vcmm.bench.fusions.linear import Concat
 from vcmm.bench.methods import METHODS
@@ -22,11 +23,15 @@ from ..toys import OPTIONS, Training, built, data_of, events, losses, precise, r
 from .cases import every_method, every_number
 
 # Noise is drawn for each modality by its name, so it is another one under another name.
-QUIET: dict[str, dict[str, Any]] = {"ogm": {"noise": False}}
+QUIET: dict[str, dict[str, Any]] = {"decalign": {"dropout": 0.0}, "ogm": {"noise": False}}
 # These take the modalities in turn within a batch or over epochs, in the order of the alphabet.
 IN_TURN = ("aug", "mla", "reconboost")
 # Where the features are put side by side: a weight has a block of columns for each modality.
-SIDE_BY_SIDE = {Branches: "model.fusion.joint.weight", Concat: "model.fusion.head.weight"}
+SIDE_BY_SIDE = {
+    Aligned: "model.fusion.head.weight",
+    Branches: "model.fusion.joint.weight",
+    Concat: "model.fusion.head.weight",
+}
 TOLERANCE = 1e-5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .aligned import Aligned
 from .boosted import Boosted
 from .branches import Branches
 from .fusion import Fusion
@@ -11,6 +12,7 @@ from .linear import Concat, Mean, Sum
 from .shared import Shared
 
 FUSIONS: dict[str, type[Fusion]] = {
+    "aligned": Aligned,
     "boosted": Boosted,
     "branches": Branches,
     "concat": Concat,

@@ -7,6 +7,7 @@ from .agm import AGM
 from .aug import AUG
 from .bss import BSS
 from .cggm import CGGM
+from .decalign import DecAlign
 from .dgl import DGL
 from .ensemble import Ensemble
 from .g2d import G2D
@@ -27,6 +28,7 @@ METHODS: dict[str, type[Method]] = {
     "aug": AUG,
     "bss": BSS,
     "cggm": CGGM,
+    "decalign": DecAlign,
     "dgl": DGL,
     "ensemble": Ensemble,
     "g2d": G2D,
@@ -37,8 +39,8 @@ METHODS: dict[str, type[Method]] = {
     "mla": MLA,
     "mmpareto": MMPareto,
     "multi_loss": MultiLoss,
+    "ogm": OGM,
     "pmr": PMR,
     "reconboost": ReconBoost,
-    "ogm": OGM,
     "unimodal": Unimodal,
 }
