@@ -244,6 +244,10 @@ def test_all_that_is_wrong_with_a_file_is_said(vcmm: Vcmm, tmp_path: Path) -> No
     assert vcmm("data", "check", fine) == Said(
         0, f"{fine} is fine; try vcmm compare --data {fine}\n", ""
     )
+    read_otherwise = vcmm("data", "info", fine, "--kinds", "left=sound")
+    assert read_otherwise.code == 2
+    assert "--kinds is 'left=sound'" in read_otherwise.err
+    assert "right  vector, 3" in vcmm("data", "info", fine).out
     hole = np.full((40, 3), np.nan, np.float32)
     bad = own(tmp_path / "bad.npz", x_left_train=hole, y_test=np.arange(39) % 4)
     said = vcmm("data", "check", bad)
@@ -256,6 +260,7 @@ def test_all_that_is_wrong_with_a_file_is_said(vcmm: Vcmm, tmp_path: Path) -> No
 # Running
 
 
+@pytest.mark.slow
 def test_a_run_is_made_once_and_can_be_asked(vcmm: Vcmm, tmp_path: Path) -> None:
     flags = [*TINY, "--epochs", "2", "--batch-size", "16", "--runs", str(tmp_path)]
     vcmm_flags = ["--controller", "vcmm", "--controller.gain_range=.05,.2"]

@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from vcmm.bench.data import load
 from vcmm.bench.events import Event
+from vcmm.bench.folder import locked
 from vcmm.bench.launch import cores, launch
-from vcmm.bench.spec import Choice, Spec
+from vcmm.bench.spec import Choice, Spec, run_hash
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed]
 RECORDS = ("spec.json", "steps.jsonl", "evals.jsonl")
@@ -116,6 +119,21 @@ def test_a_run_whose_worker_dies_every_time_fails_and_says_so(tmp_path: Path) ->
     failed = next(e for e in events if e.kind == "failed")
     assert "signal 9 (SIGKILL)" in failed.error
     assert (tmp_path / ".work" / failed.run / "error.txt").read_text() == failed.error
+
+
+def test_a_spec_that_another_process_runs_is_waited_for(tmp_path: Path) -> None:
+    mine, theirs = tiny(), tiny(seed=1)
+    data = load(theirs.data.name, **theirs.data.options)
+    run = run_hash(theirs, data.hash, threads=1)
+    events: list[Event] = []
+    with ExitStack() as elsewhere:
+        elsewhere.enter_context(locked(tmp_path, run))
+        for event in launch([theirs, mine], tmp_path, threads=1):
+            events.append(event)
+            if event.kind == "done" and event.spec == mine.to_json():
+                elsewhere.close()  # the other process gives up, or is killed
+    assert kinds(events, mine) == ["started", "done"]
+    assert kinds(events, theirs) == ["busy", "started", "done"]
 
 
 def test_closing_the_launch_ends_its_workers(tmp_path: Path) -> None:

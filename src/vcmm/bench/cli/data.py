@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..signature import parameters, read
 from .errors import Mistake, mistakes
 from .flags import Json
 from .listing import described
@@ -16,6 +17,12 @@ application = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="A name of `vcmm data list`, or a path.", metavar="NAME")]
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        "--kinds", metavar="PAIRS", help="How arrays of your own are read: audio=sequence"
+    ),
+]
 Path_ = Annotated[str, typer.Argument(help="A .npz file or a folder of .npy.", metavar="PATH")]
 
 
@@ -52,25 +59,34 @@ def get(
 
 
 @application.command()
-def info(name: Name, *, as_json: Json = False) -> None:
+def info(name: Name, *, kinds: Kinds = None, as_json: Json = False) -> None:
     """Modalities, splits, classes, and where it comes from."""
     from ..data import describe, load
 
     with mistakes():
-        found = describe(load(name))
+        found = describe(load(name, **spelling(kinds)))
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(told(found)))
 
 
 @application.command()
-def check(path: Path_) -> None:
+def check(path: Path_, *, kinds: Kinds = None) -> None:
     """Look for everything that is wrong with data of one's own."""
     from ..data import check as problems_of
 
     with mistakes():
-        problems = problems_of(path)
+        problems = problems_of(path, **spelling(kinds))
     if problems:
         raise Mistake(f"{path} cannot be used:\n" + "\n".join(f"  {one}" for one in problems))
     typer.echo(f"{path} is fine; try vcmm compare --data {path}")
+
+
+def spelling(kinds: str | None) -> dict[str, Any]:
+    """The option of data of one's own that says how its arrays are read."""
+    from ..data import own
+
+    if kinds is None:
+        return {}
+    return {"kinds": read("--kinds", parameters(own.load)["kinds"].annotation, kinds)}
 
 
 def told(found: dict[str, Any]) -> list[str]:
