@@ -44,9 +44,7 @@ def snapshot(path: Path) -> dict[str, tuple[int, int, int]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_objects() -> Iterator[None]:
-    """Peak memory is measured after garbage was collected, which is slow with torch's imports."""
-    gc.collect()
-    gc.freeze()
+    toys.warm()
     yield
     gc.unfreeze()
 

@@ -90,8 +90,7 @@ def repeatable(threads: int) -> Generator[None]:
     """torch as every run finds it; afterwards it is as the caller had it, randomness included."""
     had, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     torch.set_num_threads(threads)
-    # use_deterministic_algorithms(True) is the same, but imports torch's compiler.
-    torch.set_deterministic_debug_mode("error")
+    torch.set_deterministic_debug_mode("error")  # deterministic, or not at all
     try:
         with torch.random.fork_rng(devices=[]):
             yield

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from .. import toys
+
 
 @pytest.fixture(scope="package", autouse=True)
 def _few_objects() -> Iterator[None]:
-    """Peak memory is measured after garbage was collected, which is slow with torch's imports."""
-    gc.collect()
-    gc.freeze()
+    toys.warm()
     yield
     gc.unfreeze()
