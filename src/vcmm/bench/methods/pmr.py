@@ -34,7 +34,7 @@ others' weights. With two this is the paper. Needs one class per sample.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -60,8 +60,7 @@ def similarities(features: Tensor, prototypes: Tensor) -> Tensor:
     """u [n, C]: minus the distance to every prototype."""
     # By differences: the faster form by products loses the digits of small distances.
     difference = features.unsqueeze(1) - prototypes
-    distance: Tensor = torch.linalg.vector_norm(difference, dim=2)
-    return -distance
+    return -cast(Tensor, torch.linalg.vector_norm(difference, dim=2))
 
 
 def progress(similarity: Tensor, target: Tensor) -> Tensor:
