@@ -90,11 +90,7 @@ def test_a_modality_may_have_any_name_but_those_that_mean_something() -> None:
     assert torch.equal(again(rows).fused, first.fused)
     assert {group["name"] for group in groups(model)} == set(odd)
     assert "encoders.type.weight" in model.state_dict()
-    for name in ("fused", "loss", "training"):
+    for name in ("decay_filter", "fused", "loss", "mask", "self", "shared", "training"):
         fusion = FUSIONS["mean"]({name: 2}, 3)
         with pytest.raises(ValueError, match=f"modality '{name}'.*choose another name"):
             Multimodal({name: nn.Linear(2, 2)}, fusion)
-    for name in ("shared", "mask"):
-        model = Multimodal({name: nn.Linear(2, 2)}, FUSIONS["mean"]({name: 2}, 3))
-        with pytest.raises(ValueError, match=f"modality '{name}'.*choose another name"):
-            groups(model)

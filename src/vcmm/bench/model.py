@@ -6,14 +6,19 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from vcmm import groups
+
 from .by_modality import ByModality
 from .fusions.fusion import Fusion
 from .types import Output
 
-# Beside those of `vcmm.modal_groups`.
+# What no modality can be called, and why.
 RESERVED = {
+    **groups.RESERVED,
+    "decay_filter": "modal_groups has an argument of this name",
     "fused": "so the term of the loss is called that all modalities make together",
     "loss": "so the first half of every name of a term of the loss is called",
+    "self": "no Python call can name an argument so",
     "training": "every torch module has an attribute of this name",
 }
 

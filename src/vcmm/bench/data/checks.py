@@ -9,13 +9,13 @@ from difflib import get_close_matches
 import numpy as np
 import numpy.typing as npt
 
+from ..model import RESERVED
 from ..types import Array, SplitName
 from .assemble import SPLITS
 from .chunks import chunks
 from .kinds import Spelling, layout
 
 MODALITY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-RESERVED = ("shared", "mask")
 HUGE = 1e150  # its square still is a number, which the variance needs
 
 Arrays = Mapping[str, Array]
@@ -84,7 +84,8 @@ def names(
         if not MODALITY.fullmatch(modality) or modality in RESERVED:
             yield (
                 f"'{modality}', of x_{modality}_..., cannot be the name of a modality; names start "
-                f"with a letter, then letters, digits, _ and -, and are not {' or '.join(RESERVED)}"
+                "with a letter, then letters, digits, _ and -, and are none of "
+                f"{', '.join(sorted(RESERVED))}"
             )
     for modality in sorted(kinds.keys() - set(modalities)):
         yield f"kinds names '{modality}', which is no modality; there are {', '.join(modalities)}"
