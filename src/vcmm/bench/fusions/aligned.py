@@ -164,7 +164,7 @@ class Aligned(Entangled):
     def _timed(self, modality: str, features: Tensor) -> Tensor:
         if features.ndim != 2 + self.sequences:
             raise ValueError(
-                f"fusion: features of {modality!r} are {list(features.shape)}; Aligned takes "
-                f"[n, D], or with sequences=True [n, t, D]"
+                f"fusion: features of {modality!r} have {features.ndim} dimensions; Aligned takes "
+                "[n, D], or with sequences=True [n, t, D]"
             )
         return features if self.sequences else features.unsqueeze(1)
