@@ -101,7 +101,7 @@ def test_sizes_below_one_are_refused(name: str, option: str) -> None:
     for kind in OF[name]:
         shape = {"vector": (5,), "sequence": (2, 6), "image": (1, 5, 5)}[kind]
         for value in (0, -1):
-            with pytest.raises(ValueError, match=f"option '{option}' of the encoder"):
+            with pytest.raises(ValueError, match=f"{option} is {value}; it must be at least 1"):
                 ENCODERS[name](form(kind, *shape), **{option: value})
 
 

@@ -98,6 +98,13 @@ def _fitted_tuple(what: str, annotation: Any, value: Sequence[Value]) -> tuple[V
     return tuple(fitted(what, kind, one) for kind, one in zip(inner, value, strict=True))
 
 
+def require_positive(what: str, **options: int) -> None:
+    """An error if an option that counts something is below 1."""
+    for name, value in options.items():
+        if value < 1:
+            raise ValueError(f"{what}: {name} is {value}; it must be at least 1")
+
+
 def read(what: str, annotation: Any, text: str) -> Value:
     """A value from a command line: 0.3, true, none, .7,.99 or audio=.9,video=.8."""
     origin, inner = get_origin(annotation), get_args(annotation)

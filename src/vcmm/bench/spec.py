@@ -89,6 +89,7 @@ class Spec:
     def __post_init__(self) -> None:
         from .methods import METHODS
         from .registry import registry
+        from .trial import attempt
 
         for axis in AXES:
             choice = Choice.of(axis, getattr(self, axis))
@@ -108,6 +109,7 @@ class Spec:
             value: Any = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} on")
+        attempt(self)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it; `from_json` gives an equal spec."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..signature import require_positive
 from ..types import Form
 from .conv import Conv1d, Conv2d
 from .encoder import Encoder
@@ -12,6 +13,7 @@ from .mlp import MLP
 
 def auto(form: Form, *, width: int = 32, outputs: int = 64) -> Encoder:
     """An MLP for vectors, a 1-D CNN for sequences, a 2-D CNN for images."""
+    require_positive("auto", width=width, outputs=outputs)
     if form.kind == "vector":
         return MLP(form, width=2 * width, outputs=outputs)
     convolution = Conv1d if form.kind == "sequence" else Conv2d

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ..signature import require_positive
 from ..types import Form
-from .encoder import Encoder, require_kind, require_positive
+from .encoder import Encoder, require_kind
 
 
 class Conv1d(Encoder):
@@ -14,7 +15,7 @@ class Conv1d(Encoder):
     def __init__(self, form: Form, *, width: int = 32, outputs: int = 64, kernel: int = 5) -> None:
         super().__init__()
         require_kind(form, "sequence", "conv2d for images and mlp for vectors")
-        require_positive(width=width, outputs=outputs, kernel=kernel)
+        require_positive("conv1d", width=width, outputs=outputs, kernel=kernel)
         self.outputs = outputs
         channels, length = form.shape
         layers: list[nn.Module] = []
@@ -40,7 +41,7 @@ class Conv2d(Encoder):
     def __init__(self, form: Form, *, width: int = 32, outputs: int = 64, kernel: int = 3) -> None:
         super().__init__()
         require_kind(form, "image", "conv1d for sequences and mlp for vectors")
-        require_positive(width=width, outputs=outputs, kernel=kernel)
+        require_positive("conv2d", width=width, outputs=outputs, kernel=kernel)
         self.outputs = outputs
         channels, *size = form.shape
         layers: list[nn.Module] = []

@@ -15,13 +15,6 @@ class Encoder(nn.Module):
     outputs: int
 
 
-def require_positive(**options: int) -> None:
-    """An error if an option that counts something is below 1."""
-    for name, value in options.items():
-        if value < 1:
-            raise ValueError(f"option {name!r} of the encoder is {value}; it must be at least 1")
-
-
 def require_kind(form: Form, kind: Literal["sequence", "image"], instead: str) -> None:
     """An error if the modality's arrays are of another kind."""
     if form.kind != kind:

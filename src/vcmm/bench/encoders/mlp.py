@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from ..signature import require_positive
 from ..types import Form
-from .encoder import Encoder, require_positive
+from .encoder import Encoder
 
 
 class MLP(Encoder):
@@ -16,7 +17,7 @@ class MLP(Encoder):
 
     def __init__(self, form: Form, *, width: int = 64, depth: int = 2, outputs: int = 64) -> None:
         super().__init__()
-        require_positive(width=width, depth=depth, outputs=outputs)
+        require_positive("mlp", width=width, depth=depth, outputs=outputs)
         self.outputs = outputs
         widths = [math.prod(form.shape), *[width] * (depth - 1), outputs]
         layers: list[nn.Module] = [nn.Flatten()]

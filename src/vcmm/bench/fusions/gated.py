@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..by_modality import ByModality
+from ..signature import require_positive
 from .fusion import Entangled, Features
 
 
@@ -42,6 +43,7 @@ class Conditioned(Entangled):
         width: int = 64,
     ) -> None:
         super().__init__(widths, classes)
+        require_positive("fusion", width=width)
         if main is not None and main not in widths:
             raise ValueError(
                 f"fusion: main is {main!r}; the modalities are {', '.join(sorted(widths))}"

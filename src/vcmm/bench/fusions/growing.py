@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..by_modality import ByModality
+from ..signature import require_positive
 from .fusion import Features, Fusion, Logits
 
 
@@ -20,6 +21,7 @@ class Growing(Fusion):
 
     def __init__(self, widths: Mapping[str, int], classes: int, *, hidden: int = 256) -> None:
         super().__init__(widths, classes)
+        require_positive("growing", hidden=hidden)
         self.branches = ByModality(
             {m: nn.ModuleList([nn.Linear(widths[m], hidden)]) for m in sorted(widths)}
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..by_modality import ByModality
+from ..signature import require_positive
 from .fusion import Features, Fusion, Logits
 
 
@@ -31,6 +32,7 @@ class Shared(Fusion):
         self.linear = hidden is None
         self.head: nn.Module = nn.Linear(widest, classes)
         if hidden is not None:
+            require_positive("fusion", hidden=hidden)
             layers = nn.Linear(widest, hidden), nn.ReLU(), nn.Linear(hidden, classes)
             self.head = nn.Sequential(*layers)
 
