@@ -1,0 +1,130 @@
+"""What a step of each method costs, as a ratio to one of joint training.
+
+    python benchmarks/methods.py [--device cuda] [--only ogm,mla] [--json PATH]
+
+Both train two ResNet-18 with fused Adam, in pairs that are interleaved within one run. The bar is
+1.05 times the passes that the method makes for one of joint training: (forwards + backwards) / 2 as
+the method counts them itself. What methods do between epochs is not in a step: the report has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from measure import Plan, compare, ratios, seconds_of, spread
+from models import MODALITIES, ResNet18
+from overhead import machine
+
+from vcmm.bench.fusions import FUSIONS
+from vcmm.bench.method import Method, groups
+from vcmm.bench.methods import METHODS
+from vcmm.bench.model import Multimodal
+from vcmm.bench.types import Batch
+
+PLAN = Plan(least=8, most=40, seconds=40, precision=0.02)
+LEFT_OUT = {"joint", "unimodal"}  # what is compared with, and what has one encoder alone
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained."""
+
+    width: int = 64
+    samples: int = 32
+    pixels: int = 64
+    classes: int = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method."""
+
+    method: str
+    median: float
+    low: float
+    high: float
+    passes: float
+    pairs: int
+
+    @property
+    def bar(self) -> float:
+        return 1.05 * self.passes
+
+    def line(self) -> str:
+        within = f"{self.low:.3f} - {self.high:.3f}"
+        met = "yes" if self.median <= self.bar else "NO"
+        if met == "NO" and self.low <= self.bar:
+            met = "within noise"
+        return (
+            f"{self.method:<12} {self.median:7.3f}   {within:<15} {self.passes:6.2f} "
+            f"{self.bar:7.3f} {self.pairs:6d}  {met}"
+        )
+
+
+def made(name: str, sizes: Sizes, device: torch.device) -> tuple[Method, Batch]:
+    """A method on its own model, and a batch for it."""
+    torch.manual_seed(0)
+    encoders = {m: ResNet18(channels, sizes.width) for m, channels in MODALITIES.items()}
+    widths = {m: encoder.outputs for m, encoder in encoders.items()}
+    fusion = FUSIONS[METHODS[name].fusion](widths, sizes.classes)
+    model = Multimodal(encoders, fusion).to(device)
+    optimizer = torch.optim.Adam(groups(model), lr=1e-4, fused=True)
+    shape = sizes.samples, sizes.pixels, sizes.pixels
+    inputs = {
+        m: torch.randn(shape[0], channels, *shape[1:], device=device)
+        for m, channels in MODALITIES.items()
+    }
+    target = torch.arange(sizes.samples, device=device) % sizes.classes
+    batch = Batch(inputs, target, torch.arange(sizes.samples, device=device))
+    return METHODS[name](model, optimizer), batch
+
+
+def stepper(method: Method, batch: Batch, device: torch.device) -> Callable[[], float]:
+    """Seconds of one step."""
+    return lambda: seconds_of(lambda: method.step(batch), device)
+
+
+def rows(names: list[str], sizes: Sizes, plan: Plan, device: torch.device) -> Iterator[Row]:
+    joint, batch = made("joint", sizes, device)
+    plain = stepper(joint, batch, device)
+    for name in names:
+        method, own = made(name, sizes, device)
+        method.step(own)
+        method.counts.clear()
+        method.step(own)
+        passes = (method.counts["forwards"] + method.counts["backwards"]) / 2
+        found = ratios(*compare(stepper(method, own, device), plain, plan))
+        yield Row(name, *spread(found), passes, len(found))
+
+
+def main(arguments: list[str] | None = None, sizes: Sizes | None = None, plan: Plan = PLAN) -> None:
+    parser = argparse.ArgumentParser(description="What a step of each method costs.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=2, help="of torch on the CPU")
+    parser.add_argument("--only", default="", metavar="NAMES", help="with commas between")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results there too")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    device, sizes = torch.device(options.device), sizes or Sizes()
+    names = options.only.split(",") if options.only else sorted(METHODS.keys() - LEFT_OUT)
+    about = machine(device)
+    print(f"{about['gpu'] or about['cpu']}, {options.threads} threads, torch {about['torch']}")
+    print(f"{about['date']}, load {', '.join(f'{x:.1f}' for x in about['load'])}\n")
+    print("method        step / joint's     interval  passes     bar  pairs  met")
+    table: list[Row] = []
+    for row in rows(names, sizes, plan, device):
+        print(row.line(), flush=True)
+        table.append(row)
+    if options.json is not None:
+        settings = {"threads": options.threads, **asdict(sizes)}
+        result = {"machine": about, "settings": settings, "rows": [asdict(row) for row in table]}
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
