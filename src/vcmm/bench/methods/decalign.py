@@ -118,7 +118,8 @@ def mean_squares(a: Tensor, b: Tensor) -> Tensor:
 def mean_of_pairs(values: Tensor) -> Tensor:
     """The mean over m != j of values [M, M]."""
     modalities = len(values)
-    return (values.sum() - values.trace()) / (modalities * (modalities - 1))
+    # Not trace(): its backward waits for the device.
+    return (values.sum() - values.diagonal().sum()) / (modalities * (modalities - 1))
 
 
 def prototype_costs(mean: Tensor, variance: Tensor) -> Tensor:
