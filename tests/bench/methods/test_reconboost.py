@@ -85,7 +85,7 @@ def test_the_gradient_of_a_stage_is_worked_out_by_hand() -> None:
     batch = kit.some(method.model)
     output = method.model(batch.inputs)
     first, second = output.logits.values()
-    q = (method.boosted.scale * first).softmax(dim=1).detach()
+    q = (method.scale * first).softmax(dim=1).detach()
     truth = F.one_hot(batch.target, kit.CLASSES).double()
     weight = 5 - (q * truth).sum(dim=1, keepdim=True)
     pulled = weight * (second.softmax(dim=1) - truth).detach() / kit.CLASSES / len(truth)

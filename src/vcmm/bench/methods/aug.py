@@ -26,7 +26,7 @@ has become. The order is the one of the names. For targets that are class ids.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -96,7 +96,6 @@ class AUG(Method):
             raise ValueError(
                 f"AUG: shares names {', '.join(shares)}; the modalities are {', '.join(names)}"
             )
-        self.growing = model.fusion
         self.kappa = kappa
         self.margin = margin
         self.every = every
@@ -105,6 +104,11 @@ class AUG(Method):
         # Added up on the device, and read once an epoch.
         self.register_buffer("scores", torch.zeros(len(names), device=self.device))
         self.scores: Tensor
+
+    @property
+    def growing(self) -> Growing:
+        """The model's fusion; a second reference would put it into the state twice."""
+        return cast(Growing, self.model.fusion)
 
     def begin_epoch(self, epoch: int, data: Data) -> None:
         over = epoch - 1

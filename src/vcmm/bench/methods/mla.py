@@ -23,7 +23,7 @@ different widths are first mapped to the largest (ours). Any number of modalitie
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -83,13 +83,22 @@ class MLA(Method):
                 'MLA trains all modalities through one linear head; use fusion "shared", '
                 "Multimodal(encoders, Shared(widths, classes))"
             )
-        self.shared, self.head = shared, shared.head
         self.as_released = as_released
-        weight = self.head.weight
+        weight = shared.head.weight
         self.register_buffer("directions", torch.eye(weight.shape[1]).to(weight))
         self.directions: Tensor  # P
         self._begun = False  # the very first gradient is left as it is
         self._seen, self._samples = 0, 1  # of this epoch so far, and in all
+
+    # The model owns its fusion; a second reference here would put it into the state twice.
+
+    @property
+    def shared(self) -> Shared:
+        return cast(Shared, self.model.fusion)
+
+    @property
+    def head(self) -> nn.Linear:
+        return cast(nn.Linear, self.shared.head)
 
     def begin_epoch(self, epoch: int, data: Data) -> None:
         self._seen, self._samples = 0, len(data.splits["train"])

@@ -24,7 +24,7 @@ that are class ids.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -91,7 +91,6 @@ class ReconBoost(Method):
                 f"ReconBoost: stage_epochs is {stage_epochs} and joint_epochs {joint_epochs}; "
                 "they must be at least 1 and 0"
             )
-        self.boosted = model.fusion
         self.stage_epochs = stage_epochs
         self.joint_epochs = joint_epochs
         self.weights = weights
@@ -104,6 +103,11 @@ class ReconBoost(Method):
         self._joint = within >= self.stage_epochs
         if within in (0, self.stage_epochs):
             self.optimizer.state.clear()
+
+    @property
+    def scale(self) -> Tensor:
+        """b."""
+        return cast(Boosted, self.model.fusion).scale
 
     @property
     def learner(self) -> str:
@@ -122,7 +126,7 @@ class ReconBoost(Method):
         if self._stage == 0 or len(output.logits) == 1:
             ensemble = F.one_hot(target, own.shape[1]).to(own)
         else:
-            ensemble = others(output.logits, learner, self.boosted.scale)
+            ensemble = others(output.logits, learner, self.scale)
         full = not self.as_released
         terms = {"residual": residual(own, ensemble, target, self.weights, full=full)}
         if self._stage > 0:
