@@ -224,6 +224,8 @@ def test_readme_names_every_optimizer_that_is_bound_or_refused():
     rows = [line for line in README.read_text("utf-8").splitlines() if "(tests/test_" in line]
     for classes, word in ((momentum._BINDINGS, "exact|Muon"), (momentum._REFUSED, "refused")):
         for kind in classes:
+            if not kind.__module__.startswith("torch."):  # registered by somebody else
+                continue
             named = [row for row in rows if re.search(rf"^\|[^|]*\b{kind.__name__}\b", row)]
             assert any(re.search(word, row) for row in named), kind
 
