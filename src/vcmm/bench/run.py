@@ -223,6 +223,7 @@ class Record:
             "optimizer": training.method.optimizer.state_dict(),
             "schedule": training.schedule.state_dict(),
             "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(self.device) if self.on_cuda else None,
             "attempt": self.attempt,
             "started": self.started,
             "seconds": self.seconds,
@@ -245,6 +246,8 @@ class Record:
         training.schedule.load_state_dict(state["schedule"])
         training.method.counts.update(state["counts"])
         torch.set_rng_state(state["random"])
+        if self.on_cuda:
+            torch.cuda.set_rng_state(state["random_cuda"], self.device)
         self.progress = Progress(**state["progress"])
         self.attempt = state["attempt"] + 1
         self.started = state["started"]
@@ -259,13 +262,23 @@ class Record:
             lines.sync()
         environment = {
             **machine(),
-            "device": str(self.training.method.device),
+            "device": str(self.device),
             "threads": self.threads,
             "started": self.started,
             "finished": now(),
             "attempts": self.attempt,
         }
         folder.write_json(self.work / "env.json", environment)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is trained."""
+        return self.training.method.device
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the device draws randomness of its own."""
+        return self.device.type == "cuda"
 
     def close(self) -> None:
         """Nothing more will be written; least of all later, into the files of another attempt."""
