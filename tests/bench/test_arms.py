@@ -136,7 +136,7 @@ def test_a_method_with_a_fusion_of_its_own_stands_in_the_same_table(tmp_path: Pa
     write(tmp_path)
     write(tmp_path, "mla", fusion={"name": "shared", "hidden": None})
     (setting,) = settings(load(tmp_path))
-    assert labels(setting) == ["joint", "mla"]
+    assert labels(setting) == ["joint", "mla by shared"]
     assert setting.reference is setting.arms[0]
 
 
@@ -149,10 +149,35 @@ def test_fusions_of_one_method_are_named_and_the_plain_one_is_the_reference(
     write(tmp_path, "gated", fusion={"name": "gated", "width": 64})
     (setting,) = settings(load(tmp_path))
     assert labels(setting) == [
+        "joint",
         "joint by concat",
         "joint by gated",
-        "joint by mean",
-        "joint by mean + vcmm",
-        "gated",
+        "joint + vcmm",
+        "gated by gated",
     ]
-    assert setting.reference is setting.arms[2]
+    assert setting.reference is setting.arms[0]
+
+
+def test_an_arm_is_compared_with_joint_training_by_its_fusion(tmp_path: Path) -> None:
+    concat = {"name": "concat"}
+    write(tmp_path)
+    write(tmp_path, fusion=concat)
+    write(tmp_path, fusion=concat, chosen=["gyroscope"])
+    write(tmp_path, "joint", "vcmm")
+    write(tmp_path, "ogm", fusion=concat)
+    write(tmp_path, "ogm", "vcmm", fusion=concat)
+    write(tmp_path, "mla", fusion={"name": "shared", "hidden": None})
+    (setting,) = settings(load(tmp_path))
+    against = {
+        arm.label: None if (other := setting.reference_of(arm)) is None else other.label
+        for arm in setting.arms
+    }
+    assert against == {
+        "joint": None,
+        "joint by concat": "joint",
+        "joint by concat on gyroscope": "joint by concat",
+        "joint + vcmm": "joint",
+        "ogm by concat": "joint by concat",
+        "ogm by concat + vcmm": "joint by concat",
+        "mla by shared": "joint",  # joint training by that fusion is not there
+    }

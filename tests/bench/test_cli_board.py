@@ -113,6 +113,12 @@ def test_labels_say_what_tells_specs_apart_and_no_more() -> None:
         "joint, epochs=1, optimizer=adam, seed 0",
         "joint, epochs=2, optimizer=sgd, seed 0",
     ]
+    fusions = [Spec(), Spec(method=Choice("ogm")), Spec(method=Choice("ogm"), seed=1)]
+    assert list(labels([s.to_json() for s in fusions]).values()) == [
+        "joint, seed 0",
+        "ogm by concat, seed 0",
+        "ogm by concat, seed 1",
+    ]
 
 
 @pytest.mark.parametrize(

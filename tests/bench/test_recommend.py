@@ -80,6 +80,33 @@ def test_two_that_help_are_compared_with_one_another(tmp_path: Path) -> None:
     assert "multi_loss is better than joint training too, and joint + vcmm is ahead of it" in text
 
 
+def test_a_fusion_is_not_sold_as_a_method(tmp_path: Path) -> None:
+    """OGM beats joint training by mean, as joint training by OGM's own fusion does."""
+    concat = {"name": "concat"}
+    for seed, noise in enumerate((0.0, 0.01, -0.01, 0.005)):
+        write(tmp_path, seed=seed, test=0.6 + noise)
+        write(tmp_path, seed=seed, test=0.7 + 1.1 * noise, fusion=concat)
+        write(tmp_path, "ogm", seed=seed, test=0.7 + 0.9 * noise, fusion=concat)
+        write(tmp_path, "pmr", seed=seed, test=0.8 + 1.2 * noise, fusion=concat)
+        write(tmp_path, "agm", seed=seed, test=0.65 + 1.2 * noise, fusion=concat)
+    (setting,) = settings(load(tmp_path))
+    text = " ".join(recommend(setting))
+    assert "joint by concat is better than joint training too" in text
+    assert "ogm" not in text
+    assert "pmr by concat is better than joint by concat by 10.0 points" in text
+    assert "Worse than joint training: agm by concat (5.0 points below joint by concat)" in text
+
+
+def test_a_gap_without_spread_is_told_as_such(tmp_path: Path) -> None:
+    arms = {
+        JOINT: (0.80, 0.81, 0.79, 0.80),
+        ALONE: (0.85, 0.86, 0.84, 0.85),
+        ("unimodal:gyroscope", "none"): (0.75, 0.77, 0.755, 0.76),
+    }
+    text = said(tmp_path, arms)
+    assert "for accelerometer the difference is the same with every seed" in text
+
+
 def test_joint_above_the_best_single_modality(tmp_path: Path) -> None:
     text = said(tmp_path, {JOINT: (0.80, 0.81, 0.79, 0.80), ALONE: (0.70, 0.712, 0.688, 0.701)})
     assert "Joint training is above the best single modality" in text

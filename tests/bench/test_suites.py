@@ -60,6 +60,21 @@ def test_compare_trains_what_is_named_and_joint_in_any_case() -> None:
     assert arms(specs)[3:] == [("joint", "none"), ("multi_loss", "frozen")]
 
 
+def test_compare_trains_joint_by_every_fusion_that_a_method_brings() -> None:
+    specs = SUITES["compare"](THREE, methods=("ogm", "pmr+vcmm", "mla", "multi_loss"), seeds=1)
+    assert [(s.method.name, s.fusion.name) for s in specs[3:]] == [
+        ("joint", "mean"),
+        ("joint", "concat"),
+        ("joint", "shared"),
+        ("ogm", "concat"),
+        ("pmr", "concat"),
+        ("mla", "shared"),
+        ("multi_loss", "mean"),
+    ]
+    one = SUITES["compare"]({**THREE, "fusion": Choice("sum")}, methods=("ogm",), seeds=1)
+    assert arms(one)[3:] == [("joint", "none"), ("ogm", "none")]
+
+
 def test_an_arm_is_a_method_and_a_controller() -> None:
     assert arms([arm({}, "joint"), arm({}, "multi_loss+vcmm")]) == [
         ("joint", "none"),

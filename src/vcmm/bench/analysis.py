@@ -54,7 +54,7 @@ class Row:
 
     arm: Arm
     metrics: Mapping[str, Interval]
-    difference: Paired | None  # to the reference, in the primary metric, over common seeds
+    difference: Paired | None  # to its reference, in the primary metric, over common seeds
     p_holm: float | None
     verdict: str | None  # None for the reference itself, or where there is none
     expense: Expense
@@ -86,13 +86,12 @@ class Imbalance:
 
 
 def table(setting: Setting, selection: str = "valid") -> Table:
-    """Every arm of a setting, compared with its reference."""
+    """Every arm of a setting, compared with joint training by the same fusion."""
     metric = setting.runs[0].metric
     values = {id(arm): _over_seeds(arm, selection) for arm in setting.arms}
-    reference = setting.reference
     differences = [
         None
-        if reference is None or arm is reference
+        if (reference := setting.reference_of(arm)) is None
         else paired(_of(values[id(arm)], metric), _of(values[id(reference)], metric))
         for arm in setting.arms
     ]
@@ -104,7 +103,7 @@ def table(setting: Setting, selection: str = "valid") -> Table:
             difference=difference,
             p_holm=p,
             verdict=_verdict(difference, p),
-            expense=_expense(arm, reference),
+            expense=_expense(arm, setting.reference),
         )
         for arm, difference, p in zip(setting.arms, differences, adjusted, strict=True)
     ]

@@ -2,8 +2,10 @@
 
 An arm is all runs that differ in nothing but their seed. A setting is all arms that differ in
 nothing but method, fusion, controller and modalities: the same data, encoders, optimizer, schedule
-and budget. The fusion is compared because many methods are tied to one of their own. Only arms of
-one setting stand in one table; runs of different settings are never mixed.
+and budget. Only arms of one setting stand in one table; runs of different settings are never mixed.
+
+Many methods are published on a fusion of their own. An arm is compared with joint training by the
+same fusion where the setting has it, or what a fusion does would be taken for what a method does.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from .records import Run
 from .spec import AXES
 
 _COMPARED = ("method", "fusion", "controller", "modalities", "seed")
-_PLAIN = "mean"  # the fusion of the reference, where joint training has been tried with several
+_PLAIN = "mean"  # the fusion of the reference where there are several; it goes without saying
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Arm:
         return next(iter(self.runs.values())).spec
 
     @property
+    def plain(self) -> bool:
+        """Whether it is joint training without a controller."""
+        return self.method == "joint" and self.controller == "none"
+
+    @property
     def alone(self) -> str | None:
         """The one modality that a unimodal reference is trained on."""
         return self.spec["method"]["modality"] if self.method == "unimodal" else None
@@ -58,6 +65,16 @@ class Setting:
     @property
     def runs(self) -> list[Run]:
         return [run for arm in self.arms for run in arm.runs.values()]
+
+    def reference_of(self, arm: Arm) -> Arm | None:
+        """What an arm is compared with: joint training by its fusion, or else the reference."""
+        if self.reference is None or arm is self.reference:
+            return None
+        wanted = (arm.spec["fusion"], self.reference.spec["modalities"])
+        for other in self.arms:
+            if other.plain and (other.spec["fusion"], other.spec["modalities"]) == wanted:
+                return self.reference if other is arm else other
+        return self.reference
 
 
 def settings(runs: Iterable[Run]) -> list[Setting]:
@@ -99,7 +116,7 @@ def _setting(title: str, runs: Sequence[Run]) -> Setting:
     specs = [next(iter(seeds.values())).spec for seeds in members]
     arms = [Arm(_label(spec, specs), seeds) for spec, seeds in zip(specs, members, strict=True)]
     arms.sort(key=_place)
-    joint = [arm for arm in arms if arm.method == "joint" and arm.controller == "none"]
+    joint = [arm for arm in arms if arm.plain]
     joint.sort(key=lambda arm: arm.spec["fusion"]["name"] != _PLAIN)
     return Setting(title, tuple(arms), joint[0] if joint else None)
 
@@ -124,8 +141,8 @@ def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
         label = f"unimodal: {method['modality']}{_differing(rest, peers)}"
     else:
         label = f"{method['name']}{_differing(method, peers)}"
-    fusions = [other["fusion"] for other in specs if other["method"] == method]
-    if len({_canonical(fusion) for fusion in fusions}) > 1:
+    fusions = [other["fusion"] for other in specs]
+    if len({_canonical(fusion) for fusion in fusions}) > 1 and spec["fusion"]["name"] != _PLAIN:
         label += f" by {spec['fusion']['name']}{_differing(spec['fusion'], fusions)}"
     controller = cast(dict[str, Any], spec["controller"])
     if controller["name"] != "none":

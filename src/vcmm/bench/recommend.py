@@ -15,6 +15,7 @@ from .analysis import (
     BETTER,
     EQUAL,
     UNDER_TRAINED,
+    UNTESTED,
     WORSE,
     Imbalance,
     Row,
@@ -27,6 +28,7 @@ from .arms import Setting
 from .statistics import Paired, paired
 from .wording import p_value
 
+JOINT = "joint training"
 FEW = 5  # below this many seeds an interval is several times as wide as the spread
 
 
@@ -68,11 +70,17 @@ def _imbalance(found: Sequence[Imbalance]) -> str:
             if one.unimodal and one.probe
         ]
         return " ".join(said)
-    untested = [one.modality for one in found if one.gap is None or one.gap.low is None]
+    unknown = [one.modality for one in found if one.gap is None or one.gap.n == 1]
+    if unknown:
+        return (
+            f"Whether the modalities are imbalanced cannot be told: {_listed(unknown)} must be "
+            "both trained alone and probed in joint training, with two seeds or more."
+        )
+    untested = [one.modality for one in found if one.verdict == UNTESTED]
     if untested:
         return (
-            f"Whether the modalities are imbalanced cannot be told: {_listed(untested)} must be "
-            "both trained alone and probed in joint training, with two seeds or more."
+            f"Whether the modalities are imbalanced cannot be told: for {_listed(untested)} the "
+            "difference is the same with every seed, so it has no spread to test it by."
         )
     return (
         "No modality was found to be under-trained: no encoder does worse after joint training "
@@ -116,7 +124,7 @@ def _what_helps(made: Table, selection: str) -> list[str]:
             f"{_points(largest.difference, largest.p_holm)}, {_unsure(largest)}."
         ]
     said = [
-        f"{best.arm.label} is better than joint training by "
+        f"{best.arm.label} is better than {_compared_with(made, best)} by "
         f"{_points(best.difference, best.p_holm)}{_price(best)}."
     ]
     rivals = [row for row in helping if row is not best]
@@ -152,11 +160,11 @@ def _still_below(made: Table, best: Row, selection: str) -> list[str]:
 
 def _what_hurts(made: Table) -> list[str]:
     parts = [
-        f"{row.arm.label} (by {-100 * row.difference.mean:.1f} points)"
+        f"{row.arm.label} ({_behind(made, row, row.difference)})"
         for row in made.rows
         if row.verdict == WORSE and not row.arm.alone and row.difference
     ]
-    return [f"Worse than joint training: {_listed(parts)}."] if parts else []
+    return [f"Worse than {JOINT}: {_listed(parts)}."] if parts else []
 
 
 def _how_sure(made: Table) -> str:
@@ -186,6 +194,18 @@ def _how_sure(made: Table) -> str:
 
 
 # Words
+
+
+def _compared_with(made: Table, row: Row) -> str:
+    """Joint training, by its name where it is not the reference of all."""
+    own = made.setting.reference_of(row.arm)
+    return JOINT if own is None or own is made.setting.reference else own.label
+
+
+def _behind(made: Table, row: Row, difference: Paired) -> str:
+    """ "by 5.1 points", and what that is behind where it is not the reference of all."""
+    points, own = f"{-100 * difference.mean:.1f} points", _compared_with(made, row)
+    return f"by {points}" if own == JOINT else f"{points} below {own}"
 
 
 def _best(rows: Sequence[Row], metric: str) -> Row | None:

@@ -151,15 +151,17 @@ def labels(specs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             seen.setdefault(name, set()).add(value)
     found: dict[str, str] = {}
     for key, spec in each.items():
-        parts = [_arm(spec)]
-        parts += [f"{n.split(':')[-1]}={v}" for n, v in flat[key].items() if len(seen[n]) > 1]
+        several = {name: value for name, value in flat[key].items() if len(seen[name]) > 1}
+        parts = [_arm(spec, several.pop("fusion", "mean"))]
+        parts += [f"{name.split(':')[-1]}={value}" for name, value in several.items()]
         found[key] = ", ".join([*parts, f"seed {spec['seed']}"])
     return found
 
 
-def _arm(spec: Mapping[str, Any]) -> str:
+def _arm(spec: Mapping[str, Any], fusion: str) -> str:
     method, controller = spec["method"], spec["controller"]["name"]
     name = f"unimodal: {method['modality']}" if "modality" in method else str(method["name"])
+    name += "" if fusion == "mean" else f" by {fusion}"
     return name if controller == "none" else f"{name} + {controller}"
 
 

@@ -1,10 +1,13 @@
 """Which methods help on this data? Unimodal references, joint training, and what is named.
 
 All arms have the same encoders, optimizer, schedule, batch size and epochs. What an epoch costs
-differs between methods; it is recorded, and stands beside the result.
+differs between methods; it is recorded, and stands beside the result. For a method that brings a
+fusion of its own, joint training by that fusion is trained too: it is what the method must beat.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ..spec import Spec
 from .grid import Base, arm, references, seeded
@@ -22,6 +25,6 @@ def compare(
 ) -> list[Spec]:
     """Every modality alone, joint training, and the methods named, under an equal budget."""
     base = {**base, "epochs": epochs, "batch_size": batch_size}
-    names = dict.fromkeys(("joint", *methods))
-    arms = [*references(base), *(arm(base, name) for name in names)]
-    return seeded(arms, seeds)
+    named = [arm(base, name) for name in ("joint", *methods)]
+    joint = [replace(named[0], fusion=one.fusion) for one in named]
+    return seeded(dict.fromkeys([*references(base), *joint, *named]), seeds)

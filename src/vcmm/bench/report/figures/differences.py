@@ -29,8 +29,9 @@ def differences(source: Source) -> Figure | None:
         name="differences",
         title="Difference to joint training",
         caption=(
-            f"Test {metric} minus that of joint training with the same seed: mean over seeds and "
-            "95 % t-interval, in percentage points."
+            f"Test {metric} minus that of joint training with the same seed (and by the same "
+            "fusion, where that was trained): mean over seeds and 95 % t-interval, in percentage "
+            "points."
         ),
         reading=(
             "An interval that crosses zero is compatible with no difference. The intervals are not "

@@ -20,7 +20,7 @@ def memory(source: Source) -> Figure | None:
         title="Accuracy against memory",
         caption=(
             "Test split. Marks are means over seeds with the 95 % t-interval, dots are single "
-            "seeds. Memory is the peak of the allocator over one training step."
+            "seeds. Memory is what model and optimizer hold, and the peak of two training steps."
         ),
         reading="Up and to the left is better.",
         panels=(panel,),
