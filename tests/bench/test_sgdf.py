@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vcmm import MomentumController, Policy
-from vcmm.bench.sgdf import SGDF, update
+from vcmm.bench.sgdf import SGDF, gain, noise_scale, update
 
 
 def scalar(value: float) -> torch.Tensor:
@@ -25,12 +25,12 @@ def test_two_steps_of_the_specification() -> None:
     mean = 0.04 / (1 - 0.81)
     rest = -0.5 - mean
     assert (mean, rest) == pytest.approx((0.2105263158, -0.7105263158), abs=1e-10)
-    scale = 1.9 * (1 - 0.999**2) / (0.1 * (1 - 0.9**4))
+    scale = noise_scale((0.9, 0.999), state["step"], state["product"])
     assert scale == pytest.approx(0.1104419890, abs=1e-10)
-    ratio = 0.00110079 / (0.00110079 + scale * rest**2 + 1e-8)
+    ratio, k = (gain(state["spread"], scalar(rest), scale, g, 1e-8).item() for g in (1.0, 0.5))
     assert ratio == pytest.approx(0.0193606161, abs=1e-10)
-    assert math.sqrt(ratio) == pytest.approx(0.1391424312, abs=1e-10)
-    assert moved == pytest.approx(mean + math.sqrt(ratio) * rest, rel=1e-12)
+    assert k == pytest.approx(0.1391424312, abs=1e-10)
+    assert moved == pytest.approx(mean + k * rest, rel=1e-12)
     assert moved == pytest.approx(0.1116619618, abs=1e-8)  # its last digits do not follow from K
 
 

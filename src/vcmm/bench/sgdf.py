@@ -23,6 +23,17 @@ from torch.optim import Optimizer
 from vcmm import Binding, register
 
 
+def noise_scale(betas: tuple[float, float], step: int, product: float) -> float:
+    """c, by which r^2 is compared with s."""
+    first, second = betas
+    return (1 + first) * (1 - second**step) / ((1 - first) * (1 - product**2))
+
+
+def gain(spread: Tensor, rest: Tensor, scale: float, gamma: float, eps: float) -> Tensor:
+    """K: how much of the newest gradient is taken beside the momentum."""
+    return (spread / (spread + scale * rest.square() + eps)) ** gamma
+
+
 def update(
     gradient: Tensor, state: dict[str, Any], betas: tuple[float, float], gamma: float, eps: float
 ) -> Tensor:
@@ -36,10 +47,8 @@ def update(
     s.mul_(second).addcmul_(deviation, deviation, value=1 - second)
     mean = m / (1 - state["product"])
     rest = gradient - mean
-    unbiased = (1 + first) * (1 - second ** state["step"])
-    scale = unbiased / ((1 - first) * (1 - state["product"] ** 2))
-    gain = (s / (s + scale * rest.square() + eps)) ** gamma
-    return mean + gain * rest
+    scale = noise_scale(betas, state["step"], state["product"])
+    return mean + gain(s, rest, scale, gamma, eps) * rest
 
 
 class SGDF(Optimizer):
