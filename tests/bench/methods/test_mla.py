@@ -89,6 +89,20 @@ def test_a_forward_and_a_backward_per_modality_a_step() -> None:
     assert dict(method.counts) == {"forwards": 1, "backwards": 3, "updates": 3}
 
 
+def test_in_a_loop_of_ones_own_the_projection_does_not_die_out() -> None:
+    """Nobody says how long an epoch is; alpha stays at .1, and 0 would divide by 0."""
+    method = MLA(*kit.small(2, "shared"))
+    directions, batches = torch.eye(2, dtype=torch.float64), range(200)
+    for seed in batches:
+        batch = kit.some(method.model, seed=seed)
+        features = method.model(batch.inputs).features
+        for number, h in enumerate(features.values()):
+            if seed + number > 0:
+                directions = projection(directions, h.detach().mean(dim=0), 0.1)
+        assert method.step(batch)["loss"].isfinite()
+    assert torch.allclose(method.directions, directions, rtol=1e-9)
+
+
 def test_features_of_different_widths_are_mapped_to_the_largest() -> None:
     from vcmm.bench.fusions.shared import Shared
     from vcmm.bench.method import groups

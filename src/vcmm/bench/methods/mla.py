@@ -18,11 +18,13 @@ of the classes, so that each modality has one weight for a whole batch, which de
 in it. `as_released=True` does the same.
 
 The order of the modalities is the one of their names, and it matters: they take turns. Features of
-different widths are first mapped to the largest (ours). Any number of modalities.
+different widths are first mapped to the largest (ours). Any number of modalities. Without
+`begin_epoch`, in a loop of one's own, alpha stays at .1, as it is when an epoch begins.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -80,7 +82,7 @@ class MLA(Method):
         shared = model.fusion
         if not isinstance(shared, Shared) or not isinstance(shared.head, nn.Linear):
             raise ValueError(
-                'MLA trains all modalities through one linear head; use fusion "shared", '
+                'mla trains all modalities through one linear head; use fusion "shared", '
                 "Multimodal(encoders, Shared(widths, classes))"
             )
         self.as_released = as_released
@@ -88,7 +90,8 @@ class MLA(Method):
         self.register_buffer("directions", torch.eye(weight.shape[1]).to(weight))
         self.directions: Tensor  # P
         self._begun = False  # the very first gradient is left as it is
-        self._seen, self._samples = 0, 1  # of this epoch so far, and in all
+        # Of this epoch so far, and in all; without `begin_epoch` there is no end of it in sight.
+        self._seen, self._samples = 0, math.inf
 
     # The model owns its fusion; a second reference here would put it into the state twice.
 
