@@ -93,6 +93,10 @@ class Method(nn.Module):
 
     # What they stand on
 
+    def shuffled(self, rows: Tensor) -> Tensor:
+        """These rows, in the order of an epoch that visits no others."""
+        return rows[torch.randperm(len(rows), generator=self.generator("order"))]
+
     def forward(self, inputs: Mapping[str, Tensor]) -> Output:
         """What the model makes of some inputs. Those of training are counted."""
         self.counts["forwards"] += self.training
@@ -194,3 +198,52 @@ def groups(model: Multimodal) -> list[dict[str, Any]]:
     """The model's parameters as an optimizer takes them: a group per modality, and a shared one."""
     claims: dict[str, Any] = dict(model.claims())
     return modal_groups(model, **claims)
+
+
+def confidence(logits: Tensor, target: Tensor) -> Tensor:
+    """The probability of the right class, summed over samples."""
+    return logits.softmax(dim=1).gather(1, target.unsqueeze(1)).sum()
+
+
+# What constructors refuse
+
+
+def require_at_least(method: str, least: float, /, **options: float) -> None:
+    """An error if an option is below the least that it can be."""
+    for name, value in options.items():
+        if value < least:
+            raise ValueError(f"{method}: {name} is {value}; it must be at least {least}")
+
+
+def require_positive(method: str, /, **options: float | None) -> None:
+    """An error if an option is 0 or below. None stands for none."""
+    for name, value in options.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"{method}: {name} is {value}; it must be positive")
+
+
+def window(method: str, starts: int, ends: int) -> range:
+    """The epochs from `starts` to `ends`, both of them included."""
+    require_at_least(method, 0, starts=starts)
+    if ends < starts:
+        raise ValueError(f"{method}: ends is {ends}; it must not be before starts = {starts}")
+    return range(starts, ends + 1)
+
+
+def refuse_several_labels(method: str, criterion: Criterion, why: str) -> None:
+    """An error where a method that needs one class per sample is given several labels."""
+    if criterion is F.binary_cross_entropy_with_logits:
+        raise ValueError(
+            f"{method}: {why} one class per sample, and this data has several labels; use method "
+            '"joint" or "multi_loss"'
+        )
+
+
+def require_cross_entropy(method: str, criterion: Criterion) -> None:
+    """An error where a loss is made of cross entropies, and another criterion would do nothing."""
+    if criterion is not F.cross_entropy:
+        raise ValueError(
+            f"{method}: its loss is made of cross entropies of one class per sample, and no other "
+            "criterion has a place in it; leave it out, and for several labels use method "
+            '"joint" or "multi_loss"'
+        )

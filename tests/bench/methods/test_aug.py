@@ -108,7 +108,7 @@ def test_the_one_that_lags_grows_after_epoch_0_and_then_every_so_often(as_releas
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_new_branch_learns_unless_as_released(as_released: bool, optimizer: str) -> None:
     axes = {"epochs": 3, "optimizer": optimizer}
-    spec = kit.spec("aug", every=1, margin=-1.0, as_released=as_released, axes=axes)
+    spec = kit.spec("aug", every=1, margin=0.0, as_released=as_released, axes=axes)
     training = toys.built(spec)
     told = toys.events(training, spec)
     growing = training.method.growing
@@ -131,6 +131,13 @@ def test_a_sample_is_scored_by_the_probability_of_its_class() -> None:
     assert method.scores[0].item() == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_new_branch_takes_nothing_from_the_randomness_of_all() -> None:
+    method = growing()
+    before = torch.get_rng_state()
+    method.growing.grow("audio", method.generator("branches"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_shares_weigh_the_prediction() -> None:
     method = growing(shares={"audio": 0.4, "flow": 0.6})
     output = method.model(kit.some(method.model).inputs)
@@ -145,6 +152,13 @@ def test_bad_settings_are_refused() -> None:
         AUG(*kit.small())
     with pytest.raises(ValueError, match="every is 0"):
         growing(every=0)
+    for name in ("kappa", "margin"):
+        with pytest.raises(ValueError, match=f"{name} is -1"):
+            growing(**{name: -1.0})
+    with pytest.raises(ValueError, match=r"shares: flow is -0\.5"):
+        growing(shares={"audio": 1.5, "flow": -0.5})
+    with pytest.raises(ValueError, match="no other criterion"):
+        AUG(*kit.small(2, "growing"), torch.nn.CrossEntropyLoss(label_smoothing=0.1))
     with pytest.raises(ValueError, match="several labels"):
         AUG(*kit.small(2, "growing"), F.binary_cross_entropy_with_logits)
 

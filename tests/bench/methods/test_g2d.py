@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from tests.bench import toys
 from tests.bench.methods import kit
-from vcmm.bench.methods.g2d import G2D, confidence, distillation, permitted
+from vcmm.bench.method import confidence
+from vcmm.bench.methods.g2d import G2D, distillation, permitted
 from vcmm.bench.types import Batch, Output
 
 

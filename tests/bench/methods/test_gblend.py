@@ -60,9 +60,8 @@ def test_a_branch_alone_says_what_it_says_in_the_whole(fusion: str) -> None:
     model, _ = kit.small(3, fusion)
     batch = kit.some(model)
     output: Output = model(batch.inputs)
-    widths = {m: h.shape[1] for m, h in output.features.items()}
     for branch, expected in {**output.logits, FUSED: output.fused}.items():
-        found = branch_logits(model, branch, batch.inputs, widths)
+        found = branch_logits(model, branch, batch.inputs)
         assert torch.allclose(found, expected, rtol=1e-12)
 
 
@@ -185,7 +184,7 @@ def test_the_cost_of_the_estimates_is_counted() -> None:
     training, _ = toys.trained(spec)
     steps = 3
     assert dict(training.method.counts) == {
-        "forwards": 1 + 2 * 3 + 2 * 2 * 4 + steps,
+        "forwards": 2 * 3 + 2 * 2 * 4 + steps,
         "backwards": 2 * 3 + steps,
         "updates": 2 * 3 + steps,
     }
@@ -241,3 +240,11 @@ def test_renaming_modalities_renames_the_losses() -> None:
 def test_one_modality() -> None:
     _, losses = toys.trained(kit.spec("gblend", 1, super_epoch=1))
     assert all(math.isfinite(row["loss"]) for row in losses)
+
+
+def test_a_held_out_split_too_small_for_the_classes_is_refused_with_one_that_is_not() -> None:
+    """50 rows of 3 classes: .02 of them is 1 row."""
+    training = toys.built(kit.spec("gblend", share=0.02))
+    with pytest.raises(ValueError, match=r"holds 1 rows out.*use share=0.06"):
+        training.method.begin_epoch(0, training.data.only("train"))
+    toys.trained(kit.spec("gblend", share=0.06, super_epoch=1))

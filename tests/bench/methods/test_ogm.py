@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from tests.bench import toys
 from tests.bench.methods import kit
 from vcmm.bench.fusions import FUSIONS
-from vcmm.bench.method import groups
-from vcmm.bench.methods.ogm import OGM, coefficients, confidence, modulate_, ratios
+from vcmm.bench.method import confidence, groups
+from vcmm.bench.methods.ogm import OGM, coefficients, modulate_, ratios
 from vcmm.bench.model import Multimodal
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.bench import toys
 from tests.bench.methods import kit
-from vcmm.bench.method import total
+from vcmm.bench.method import confidence, total
 from vcmm.bench.methods.pmr import (
     PMR,
     class_means,
@@ -19,7 +19,6 @@ from vcmm.bench.methods.pmr import (
     demands,
     entropy,
     leads,
-    progress,
     rows_for_prototypes,
     similarities,
 )
@@ -42,7 +41,7 @@ def distances() -> dict[str, torch.Tensor]:
 def test_the_example_of_two_distances(
     distances: dict[str, torch.Tensor], as_released: bool
 ) -> None:
-    s = torch.stack([progress(u, ZERO) for u in distances.values()])
+    s = torch.stack([confidence(u, ZERO) for u in distances.values()])
     assert s.tolist() == pytest.approx([0.73105858, 0.26894142], abs=1e-8)
     assert (s[0] / s[1]).item() == pytest.approx(2.718, abs=1e-3)
     method = PMR(*kit.small(), alpha=3.0, as_released=as_released)
@@ -196,7 +195,14 @@ def test_as_released_has_no_entropy_and_a_switch() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"alpha": -1.0}, {"keep": 1.0}, {"share": 0.0}, {"starts": -1}, {"starts": 3, "ends": 2}],
+    [
+        {"alpha": -1.0},
+        {"keep": 1.0},
+        {"share": 0.0},
+        {"entropy_epochs": -1},
+        {"starts": -1},
+        {"starts": 3, "ends": 2},
+    ],
 )
 def test_bad_settings_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(reversed(bad))):
@@ -213,6 +219,13 @@ def test_the_cost_is_a_step_and_a_tenth_of_the_rows_per_epoch(modalities: int) -
     training = toys.built(kit.spec("pmr", modalities, axes={"epochs": 1}))
     list(toys.events(training, kit.spec("pmr", modalities, axes={"epochs": 1})))
     assert dict(training.method.counts) == {"forwards": 5, "backwards": 4, "updates": 4}
+
+
+def test_behind_the_window_no_prototypes_are_made() -> None:
+    training, _ = toys.trained(kit.spec("pmr", ends=0))
+    assert dict(training.method.counts) == {"forwards": 9, "backwards": 8, "updates": 8}
+    assert isinstance(training.method, PMR)
+    assert training.method.prototypes == {}
 
 
 @pytest.mark.parametrize("steps", [0, 2, 4, 6])

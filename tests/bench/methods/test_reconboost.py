@@ -123,6 +123,13 @@ def test_bad_settings_are_refused() -> None:
         ReconBoost(*kit.small(2, "shared"))
     with pytest.raises(ValueError, match="stage_epochs is 0"):
         boosted(stage_epochs=0)
+    with pytest.raises(ValueError, match=r"alpha is -0\.5"):
+        boosted(alpha=-0.5)
+    for weights in ((1.0, 1.0), (1.0, -1.0)):
+        with pytest.raises(ValueError, match=r"weights is 1,-?1; the first must be larger"):
+            boosted(weights=weights)
+    with pytest.raises(ValueError, match="no other criterion"):
+        ReconBoost(*kit.small(2, "boosted"), torch.nn.CrossEntropyLoss(label_smoothing=0.1))
     with pytest.raises(ValueError, match="several labels"):
         ReconBoost(*kit.small(2, "boosted"), F.binary_cross_entropy_with_logits)
 

@@ -6,6 +6,7 @@ all branches of all modalities; so a modality with n branches has n times b_o.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -39,11 +40,12 @@ class Growing(Fusion):
         present = self._of(modality)
         first = present[0]
         assert isinstance(first, nn.Linear)
-        branch = nn.Linear(first.in_features, first.out_features)
+        branch = copy.deepcopy(first)  # a new layer would draw from torch's own generator
+        drawn = nn.init.xavier_normal_(torch.empty(first.weight.shape), generator=generator)
         with torch.no_grad():
-            nn.init.xavier_normal_(branch.weight, generator=generator)
+            branch.weight.copy_(drawn)
             branch.bias.zero_()
-        present.append(branch.to(first.weight))
+        present.append(branch)
         return branch
 
     def parts(self, modality: str, features: Tensor) -> list[Tensor]:

@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, require_at_least, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
 
@@ -157,10 +157,8 @@ class AGM(Method):
         clip: float | None = 1.0,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        if alpha < 0:
-            raise ValueError(f"agm: alpha is {alpha}; it must not be negative, 1 for instance")
-        if clip is not None and clip <= 0:
-            raise ValueError(f"agm: clip is {clip}; it must be positive, or none to never clip")
+        require_at_least("agm", 0, alpha=alpha)
+        require_positive("agm", clip=clip)
         self.alpha = alpha
         self.clip = clip
         self.multilabel = criterion is F.binary_cross_entropy_with_logits

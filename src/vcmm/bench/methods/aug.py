@@ -34,7 +34,15 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..fusions.growing import Growing
-from ..method import Criterion, Method, Terms, total
+from ..method import (
+    Criterion,
+    Method,
+    Terms,
+    confidence,
+    require_at_least,
+    require_cross_entropy,
+    total,
+)
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -82,20 +90,18 @@ class AUG(Method):
         super().__init__(model, optimizer, criterion)
         if not isinstance(model.fusion, Growing):
             raise ValueError(
-                'AUG adds branches to a modality; use fusion "growing", '
+                'aug adds branches to a modality; use fusion "growing", '
                 "Multimodal(encoders, Growing(widths, classes))"
             )
-        if criterion is not F.cross_entropy:
-            raise ValueError(
-                'AUG is for one class per sample; for several labels use "joint" or "multi_loss"'
-            )
-        if every < 1:
-            raise ValueError(f"AUG: every is {every}; it counts epochs, from 1 on")
+        require_cross_entropy("aug", criterion)
+        require_at_least("aug", 0, kappa=kappa, margin=margin)
+        require_at_least("aug", 1, every=every)
         names = model.modalities
         if shares is not None and set(shares) != set(names):
             raise ValueError(
-                f"AUG: shares names {', '.join(shares)}; the modalities are {', '.join(names)}"
+                f"aug: shares names {', '.join(shares)}; the modalities are {', '.join(names)}"
             )
+        require_at_least("aug: shares", 0, **(shares or {}))
         self.kappa = kappa
         self.margin = margin
         self.every = every
@@ -128,15 +134,13 @@ class AUG(Method):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         features = self(batch.inputs).features
         terms: Terms = {}
-        rows = torch.arange(len(batch.target), device=batch.target.device)
         for position, (modality, h) in enumerate(features.items()):
             parts = self.growing.parts(modality, h)
             logits = torch.stack(parts).sum(dim=0)
             own = boosting_loss(parts, batch.target, self.kappa)
             terms[modality] = total(own)
             self.backward({modality: terms[modality]})
-            scored = logits.detach().softmax(dim=1)[rows, batch.target]
-            self.scores[position] += scored.sum()
+            self.scores[position] += confidence(logits.detach(), batch.target)
             self.update(Output({modality: h}, {modality: logits}, logits), batch)
         return self.report(terms)
 

@@ -43,7 +43,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, require_at_least
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -136,8 +136,7 @@ class BSS(Method):
             )
         if not 0 < start <= 1:
             raise ValueError(f"bss: start is {start}; it must lie in (0, 1], .1 for instance")
-        if growth < 1:
-            raise ValueError(f"bss: growth is {growth}; it must be one epoch at least")
+        require_at_least("bss", 1, growth=growth)
         self.schedule = schedule
         self.joint = joint
         self.own = own
@@ -160,8 +159,7 @@ class BSS(Method):
         if self.ranking is None:
             return None
         share = pace(epoch, start=self.start, epochs=self.growth)
-        rows = self.ranking[: max(2, int(share * len(self.ranking)))]
-        return rows[torch.randperm(len(rows), generator=self.generator("order"))]
+        return self.shuffled(self.ranking[: max(2, int(share * len(self.ranking)))])
 
     def scores(self, data: Data) -> tuple[Tensor, Tensor]:
         """Loss and agreement of every row of train, on the CPU, where orders are made."""

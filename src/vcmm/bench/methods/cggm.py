@@ -41,7 +41,7 @@ from torch.optim import Optimizer
 
 from ..by_modality import ByModality
 from ..fusions.linear import Concat
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, require_at_least, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
 
@@ -110,14 +110,8 @@ class CGGM(Method):
         as_released: bool = False,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        for name, value in (("limit", limit), ("clip", clip)):
-            if value is not None and value <= 0:
-                raise ValueError(f"cggm: {name} is {value}; it must be positive, or none")
-        for name, value in (("rho", rho), ("classifier_lr", classifier_lr)):
-            if value <= 0:
-                raise ValueError(f"cggm: {name} is {value}; it must be positive")
-        if strength < 0:
-            raise ValueError(f"cggm: strength is {strength}; it must not be negative")
+        require_positive("cggm", rho=rho, limit=limit, clip=clip, classifier_lr=classifier_lr)
+        require_at_least("cggm", 0, strength=strength)
         if as_released and not isinstance(model.fusion, Concat):
             raise ValueError(
                 "cggm: as released it compares the weights of classifiers with slices of one head; "

@@ -43,7 +43,6 @@ needed by `contrast`; several labels are natural.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import combinations
 from typing import ClassVar, NamedTuple
 
@@ -54,7 +53,13 @@ from torch.optim import Optimizer
 
 from ..by_modality import ByModality
 from ..fusions.aligned import Aligned
-from ..method import Criterion, Method, Terms
+from ..method import (
+    Criterion,
+    Method,
+    Terms,
+    require_at_least,
+    require_positive,
+)
 from ..model import Multimodal
 from ..types import Batch, Output
 
@@ -255,23 +260,6 @@ def dropped(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     return x * kept / (1 - rate)
 
 
-def require(
-    weights: Mapping[str, float], scales: Mapping[str, float], numbers: Mapping[str, int]
-) -> None:
-    """An error unless weights are not negative, scales positive and numbers at least 1."""
-    for name, value in weights.items():
-        if value < 0:
-            raise ValueError(
-                f"decalign: {name} is {value}; it must not be negative, 0 leaves it out"
-            )
-    for name, value in scales.items():
-        if value <= 0:
-            raise ValueError(f"decalign: {name} is {value}; it must be positive, 0.1 for instance")
-    for name, value in numbers.items():
-        if value < 1:
-            raise ValueError(f"decalign: {name} is {value}; it must be at least 1")
-
-
 class DecAlign(Method):
     """Decoupled features, aligned by transport and by moments; see the module.
 
@@ -326,15 +314,14 @@ class DecAlign(Method):
                 "data has several labels; use contrast=0"
             )
         weights = {"decoupling": decoupling, "alpha": alpha, "beta": beta, "contrast": contrast}
-        scales = {"temperature": temperature, "entropy": entropy}
+        require_at_least("decalign", 0, **weights)
+        require_positive("decalign", temperature=temperature, entropy=entropy, clip=clip)
         rounds = {"em_rounds": em_rounds, "sinkhorn_rounds": sinkhorn_rounds}
-        require(weights, scales, {"prototypes": prototypes, **rounds})
+        require_at_least("decalign", 1, prototypes=prototypes, **rounds)
         if not 0 <= dropout < 1:
             raise ValueError(
                 f"decalign: dropout is {dropout}; it must be in [0, 1), 0.1 for instance"
             )
-        if clip is not None and clip <= 0:
-            raise ValueError(f"decalign: clip is {clip}; it must be positive, or none")
         self.decoupling, self.alpha, self.beta = decoupling, alpha, beta
         self.contrast, self.temperature = contrast, temperature
         self.prototypes, self.em_rounds = prototypes, em_rounds

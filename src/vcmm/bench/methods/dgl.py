@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..fusions.fusion import Features, Fusion, alone
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
 
@@ -71,10 +71,7 @@ class DGL(Method):
         clip: float | None = 40.0,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        if alpha <= 0:
-            raise ValueError(f"dgl: alpha is {alpha}; it must be positive, or no encoder learns")
-        if clip is not None and clip <= 0:
-            raise ValueError(f"dgl: clip is {clip}; it must be positive, or None for no clipping")
+        require_positive("dgl", alpha=alpha, clip=clip)  # at alpha = 0 no encoder would learn
         self.alpha = alpha
         self.clip = clip
 

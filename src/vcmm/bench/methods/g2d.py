@@ -44,7 +44,17 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from ..method import Criterion, Method, Terms, total
+from ..method import (
+    Criterion,
+    Method,
+    Terms,
+    confidence,
+    refuse_several_labels,
+    require_at_least,
+    require_positive,
+    total,
+    window,
+)
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -55,11 +65,6 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> 
     learned = (student / temperature).log_softmax(dim=1)
     divergence = F.kl_div(learned, given, reduction="batchmean", log_target=True)
     return temperature**2 * divergence
-
-
-def confidence(logits: Tensor, target: Tensor) -> Tensor:
-    """The probability of the right class, summed over samples."""
-    return logits.softmax(dim=1).gather(1, target.unsqueeze(1)).sum()
 
 
 def permitted(confidences: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -103,28 +108,15 @@ class G2D(Method):
         as_released: bool = False,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        if criterion is F.binary_cross_entropy_with_logits:
-            raise ValueError(
-                "g2d: a teacher is sure of one class per sample, and this data has several labels; "
-                'use method "joint" or "multi_loss"'
-            )
-        for name, value in (("distill", distill), ("features", features), ("starts", starts)):
-            if value < 0:
-                raise ValueError(f"g2d: {name} is {value}; it must not be negative")
-        if temperature <= 0:
-            raise ValueError(f"g2d: temperature is {temperature}; it must be positive")
-        if ends < starts:
-            raise ValueError(f"g2d: ends is {ends}; it must not be before starts = {starts}")
-        for name, value, least in (
-            ("teacher_epochs", teacher_epochs, 1),
-            ("batch_size", batch_size, 2),
-        ):
-            if value < least:
-                raise ValueError(f"g2d: {name} is {value}; it must be at least {least}")
+        refuse_several_labels("g2d", criterion, "a teacher is sure of")
+        require_at_least("g2d", 0, distill=distill, features=features)
+        require_at_least("g2d", 1, teacher_epochs=teacher_epochs)
+        require_at_least("g2d", 2, batch_size=batch_size)
+        require_positive("g2d", temperature=temperature)
         self.distill = distill
         self.features = features
         self.temperature = temperature
-        self.window = range(starts, ends + 1)
+        self.window = window("g2d", starts, ends)
         self.teacher_epochs = teacher_epochs
         self.batch_size = batch_size
         self.as_released = as_released

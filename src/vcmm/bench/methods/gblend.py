@@ -34,6 +34,7 @@ Any number of modalities (M + 1 branches), any criterion, also that of several l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -43,7 +44,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..holdout import hold_out
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, require_at_least
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -72,16 +73,20 @@ def normalized(generalized: Tensor, overfitted: Tensor) -> Tensor:
     return torch.where(whole > 0, raw / whole, torch.full_like(raw, 1 / len(raw)))
 
 
-def branch_logits(
-    model: Multimodal, branch: str, inputs: Mapping[str, Tensor], widths: Mapping[str, int]
-) -> Tensor:
+def share_for(classes: int, samples: int) -> float:
+    """A share, in hundredths, that holds out at least so many rows as there are classes."""
+    return math.ceil(100 * classes / samples) / 100
+
+
+def branch_logits(model: Multimodal, branch: str, inputs: Mapping[str, Tensor]) -> Tensor:
     """What a branch says; of a modality's own, nothing but its encoder is run."""
     if branch == FUSED:
         output: Output = model(inputs)
         return output.fused
     own: Tensor = model.encoders[branch](inputs[branch])
     features = {
-        m: own if m == branch else own.new_zeros(len(own), width) for m, width in widths.items()
+        m: own if m == branch else own.new_zeros(len(own), width)
+        for m, width in model.fusion.widths.items()
     }
     return model.fusion(features)[0][branch]
 
@@ -117,9 +122,8 @@ class GBlend(Method):
         as_released: bool = False,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        for name, value, least in (("super_epoch", super_epoch, 1), ("batch_size", batch_size, 2)):
-            if value < least:
-                raise ValueError(f"gblend: {name} is {value}; it must be at least {least}")
+        require_at_least("gblend", 1, super_epoch=super_epoch)
+        require_at_least("gblend", 2, batch_size=batch_size)
         if not 0 < share < 1:
             raise ValueError(f"gblend: share is {share}; it must lie in (0, 1), .08 for instance")
         self.branches = (*model.modalities, FUSED)
@@ -142,6 +146,11 @@ class GBlend(Method):
             return
         train = data.splits["train"]
         rest, held = map(torch.as_tensor, hold_out(train.target, self.share, 0, train.group))
+        if len(held) < data.classes:
+            raise ValueError(
+                f"gblend: share is {self.share}, which holds {len(held)} rows out; that is too few "
+                f"for {data.classes} classes, use share={share_for(data.classes, len(train)):g}"
+            )
         self.rest = rest if self.online else None
         if epoch == 0 or (self.online and epoch % self.super_epoch == 0):
             self.weights.copy_(self.estimate(data, rest, held))
@@ -149,7 +158,7 @@ class GBlend(Method):
     def sampler(self, epoch: int) -> Tensor | None:
         if self.rest is None:
             return None
-        return self.rest[torch.randperm(len(self.rest), generator=self.generator("order"))]
+        return self.shuffled(self.rest)
 
     def loss(self, output: Output, batch: Batch) -> Terms:
         said = {**output.logits, FUSED: output.fused}
@@ -160,19 +169,15 @@ class GBlend(Method):
 
     def estimate(self, data: Data, rest: Tensor, held: Tensor) -> Tensor:
         """The weights, from training a copy for each branch alone."""
-        (output, _), *_ = self.survey(data, rest[:2])
-        widths = {modality: h.shape[1] for modality, h in output.features.items()}
         copies = {branch: self.twin() for branch in self.branches}
-        train_n, valid_n = (self.measured(copies, widths, data, rows) for rows in (rest, held))
-        self.train_alone(copies, widths, data, rest)
-        train_N, valid_N = (self.measured(copies, widths, data, rows) for rows in (rest, held))
+        train_n, valid_n = (self.measured(copies, data, rows) for rows in (rest, held))
+        self.train_alone(copies, data, rest)
+        train_N, valid_N = (self.measured(copies, data, rows) for rows in (rest, held))
         if self.as_released:
             return blend_of_ends(train_N, valid_N)
         return blend(train_n, train_N, valid_n, valid_N)
 
-    def train_alone(
-        self, copies: Copies, widths: Mapping[str, int], data: Data, rows: Tensor
-    ) -> None:
+    def train_alone(self, copies: Copies, data: Data, rows: Tensor) -> None:
         """A super-epoch in which every copy learns from the loss of its own branch."""
         chance = self.generator("estimate")
         for _ in range(self.super_epoch):
@@ -182,23 +187,21 @@ class GBlend(Method):
                     continue
                 batch = data.batch("train", part).to(self.device)
                 for branch, (model, optimizer) in copies.items():
-                    logits = branch_logits(model, branch, batch.inputs, widths)
+                    logits = branch_logits(model, branch, batch.inputs)
                     self.criterion(logits, batch.target).backward()
                     optimizer.step()
                     optimizer.zero_grad()
                 self.counts.update(forwards=2, backwards=2, updates=2)
 
     @torch.no_grad()
-    def measured(
-        self, copies: Copies, widths: Mapping[str, int], data: Data, rows: Tensor
-    ) -> Tensor:
+    def measured(self, copies: Copies, data: Data, rows: Tensor) -> Tensor:
         """The mean loss of every branch [K], in eval mode."""
         for model, _ in copies.values():
             model.eval()
         sums = torch.zeros(len(copies), dtype=torch.float64, device=self.device)
         for part in torch.split(rows, self.batch_size):
             batch = data.batch("train", part).to(self.device)
-            logits = [branch_logits(c[0], k, batch.inputs, widths) for k, c in copies.items()]
+            logits = [branch_logits(c[0], k, batch.inputs) for k, c in copies.items()]
             losses = [self.criterion(z, batch.target) for z in logits]
             sums += len(part) * torch.stack(losses)
             self.counts["forwards"] += 2
@@ -214,6 +217,4 @@ def require_weights(weights: Mapping[str, float], branches: tuple[str, ...]) -> 
             f"gblend: weights are of {', '.join(sorted(weights)) or 'nothing'}; the branches are "
             f"{', '.join(branches)}"
         )
-    for branch, weight in weights.items():
-        if weight < 0:
-            raise ValueError(f"gblend: weights has {branch}={weight}; none may be negative")
+    require_at_least("gblend: weights", 0, **weights)

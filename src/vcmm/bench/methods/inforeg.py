@@ -42,7 +42,14 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..by_modality import ByModality
-from ..method import Criterion, Method, Terms
+from ..method import (
+    Criterion,
+    Method,
+    Terms,
+    confidence,
+    refuse_several_labels,
+    require_at_least,
+)
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -54,11 +61,6 @@ def learning(history: Tensor) -> Tensor:
     recent = history[:, 1:].sum(dim=1)
     grown = history[:, -1] - history[:, 0]
     return torch.where(recent > 0, grown / recent.clamp_min(torch.finfo(recent.dtype).tiny), 1.0)
-
-
-def confidence(logits: Tensor, target: Tensor) -> Tensor:
-    """s: the probability of the right class, summed over samples."""
-    return logits.softmax(dim=1).gather(1, target.unsqueeze(1)).sum()
 
 
 def leads(scores: Tensor) -> Tensor:
@@ -110,14 +112,9 @@ class InfoReg(Method):
             raise ValueError(
                 f"inforeg: betas has {name!r}, which is no modality; there are {', '.join(names)}"
             )
-        for name, value in (("beta", beta), *((f"the beta of {m!r}", b) for m, b in own.items())):
-            if value < 0:
-                raise ValueError(f"inforeg: {name} is {value}; it must not be negative")
-        if criterion is F.binary_cross_entropy_with_logits:
-            raise ValueError(
-                "inforeg: it compares probabilities of one class per sample, and this data has "
-                'several labels; use method "joint" or "multi_loss"'
-            )
+        require_at_least("inforeg", 0, beta=beta)
+        require_at_least("inforeg: betas", 0, **own)
+        refuse_several_labels("inforeg", criterion, "it compares probabilities of")
         self.threshold = threshold
         self.as_released = as_released
         weight = next(model.parameters()).detach()

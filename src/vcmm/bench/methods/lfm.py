@@ -42,7 +42,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..holdout import hold_out
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, refuse_several_labels, require_at_least
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -115,18 +115,11 @@ class LFM(Method):
         as_released: bool = False,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        if criterion is F.binary_cross_entropy_with_logits:
-            raise ValueError(
-                "lfm: the modalities' posteriors are over one class per sample, and this data has "
-                'several labels; use method "joint" or "multi_loss"'
-            )
+        refuse_several_labels("lfm", criterion, "the modalities' posteriors are over")
         if schedule not in ("learned", "fitted"):
             raise ValueError(f'lfm: schedule is {schedule!r}; it is "learned" or "fitted"')
-        if eta < 0:
-            raise ValueError(f"lfm: eta is {eta}; it must not be negative")
-        for name, value in (("held", held), ("length", length)):
-            if value < 1:
-                raise ValueError(f"lfm: {name} is {value}; it must be at least 1")
+        require_at_least("lfm", 0, eta=eta)
+        require_at_least("lfm", 1, held=held, length=length)
         self.schedule = schedule
         self.eta = eta
         self.held = held
@@ -168,7 +161,7 @@ class LFM(Method):
     def sampler(self, epoch: int) -> Tensor | None:
         if self.rest is None:
             return None
-        return self.rest[torch.randperm(len(self.rest), generator=self.generator("order"))]
+        return self.shuffled(self.rest)
 
     def loss(self, output: Output, batch: Batch) -> Terms:
         terms = super().loss(output, batch)

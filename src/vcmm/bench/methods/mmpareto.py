@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..method import Criterion, Method, Terms, total
+from ..method import Criterion, Method, Terms, require_positive, total
 from ..model import Multimodal
 from ..types import Batch, Output
 
@@ -85,8 +85,7 @@ class MMPareto(Method):
         gamma: float = 1.5,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        if gamma <= 0:
-            raise ValueError(f"mmpareto: gamma is {gamma}; it must be positive, 1.5 for instance")
+        require_positive("mmpareto", gamma=gamma)
         self.gamma = gamma
 
     def loss(self, output: Output, batch: Batch) -> Terms:

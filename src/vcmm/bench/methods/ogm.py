@@ -33,14 +33,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..method import Criterion, Method
+from ..method import (
+    Criterion,
+    Method,
+    confidence,
+    refuse_several_labels,
+    require_at_least,
+    window,
+)
 from ..model import Multimodal
 from ..types import Batch, Data, Output
-
-
-def confidence(logits: Tensor, target: Tensor) -> Tensor:
-    """s: the probability of the right class, summed over samples."""
-    return logits.softmax(dim=1).gather(1, target.unsqueeze(1)).sum()
 
 
 def ratios(scores: Tensor) -> Tensor:
@@ -102,19 +104,11 @@ class OGM(Method):
         as_released: bool = False,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        for name, value in (("alpha", alpha), ("starts", starts)):
-            if value < 0:
-                raise ValueError(f"ogm: {name} is {value}; it must not be negative")
-        if ends < starts:
-            raise ValueError(f"ogm: ends is {ends}; it must not be before starts = {starts}")
-        if criterion is F.binary_cross_entropy_with_logits:
-            raise ValueError(
-                "ogm: it compares probabilities of one class per sample, and this data has several "
-                'labels; use method "joint" or "multi_loss"'
-            )
+        require_at_least("ogm", 0, alpha=alpha)
+        refuse_several_labels("ogm", criterion, "it compares probabilities of")
         self.alpha = alpha
         self.noise = noise
-        self.window = range(starts, ends + 1)
+        self.window = window("ogm", starts, ends)
         self.as_released = as_released
         self.epoch = 0
 

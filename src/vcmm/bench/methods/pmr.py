@@ -8,7 +8,7 @@ and early in training the leader is kept from being too sure.
 |------------------------------------------------------|-----------------------------------------|
 | c^k, mean of h over class k; c <- (1-eps) c' + eps c | `class_means`, `begin_epoch`, `keep`    |
 | u(i, k) = -||h(i) - c^k||                            | `similarities`                          |
-| s = sum_i softmax(u(i))[y_i]                         | `progress`                              |
+| s = sum_i softmax(u(i))[y_i]                         | `confidence` of u                       |
 | beta, gamma = clip(1/rho - 1), clip(rho - 1) to 0, 1 | `demands`                               |
 | alpha beta CE(u_a) + alpha gamma CE(u_v)             | term "prototypes"                       |
 | -mu gamma H(softmax u_a) - mu beta H(softmax u_v)    | `leads`, term "entropy", until E_r      |
@@ -41,7 +41,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from ..method import Criterion, Method, Terms
+from ..method import (
+    Criterion,
+    Method,
+    Terms,
+    confidence,
+    refuse_several_labels,
+    require_at_least,
+    window,
+)
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -61,12 +69,6 @@ def similarities(features: Tensor, prototypes: Tensor) -> Tensor:
     # By differences: the faster form by products loses the digits of small distances.
     difference = features.unsqueeze(1) - prototypes
     return -cast(Tensor, torch.linalg.vector_norm(difference, dim=2))
-
-
-def progress(similarity: Tensor, target: Tensor) -> Tensor:
-    """s: the probability of the right class, summed over samples."""
-    right = similarity.softmax(dim=1).gather(1, target.unsqueeze(1))
-    return right.sum()
 
 
 def demands(scores: Tensor, *, binary: bool = False) -> Tensor:
@@ -138,32 +140,27 @@ class PMR(Method):
         as_released: bool = False,
     ) -> None:
         super().__init__(model, optimizer, criterion)
-        for name, value in (("alpha", alpha), ("entropy", entropy), ("starts", starts)):
-            if value < 0:
-                raise ValueError(f"pmr: {name} is {value}; it must not be negative")
+        require_at_least("pmr", 0, alpha=alpha, entropy=entropy, entropy_epochs=entropy_epochs)
         if not 0 <= keep < 1:
             raise ValueError(f"pmr: keep is {keep}; it must lie in [0, 1), .2 for instance")
         if not 0 < share <= 1:
             raise ValueError(f"pmr: share is {share}; it must lie in (0, 1], .1 for instance")
-        if ends < starts:
-            raise ValueError(f"pmr: ends is {ends}; it must not be before starts = {starts}")
-        if criterion is F.binary_cross_entropy_with_logits:
-            raise ValueError(
-                "pmr: a prototype stands for one class per sample, and this data has several "
-                'labels; use method "joint" or "multi_loss"'
-            )
+        refuse_several_labels("pmr", criterion, "a prototype stands for")
         self.alpha = alpha
         self.keep = keep
         self.share = share
         self.entropy = entropy
         self.entropy_epochs = entropy_epochs
-        self.window = range(starts, ends + 1)
+        self.window = window("pmr", starts, ends)
         self.as_released = as_released
         self.epoch = 0
         self.prototypes: dict[str, Tensor] = {}  # [C, D] per modality; none before the first epoch
 
     def begin_epoch(self, epoch: int, data: Data) -> None:
         self.epoch = epoch
+        if epoch >= self.window.stop:  # from here on it is joint training, and costs as much
+            self.prototypes = {}
+            return
         fresh = self.means(data)
         if epoch > 1 and self.prototypes:
             fresh = {m: c.lerp(self.prototypes[m], self.keep) for m, c in fresh.items()}
@@ -193,7 +190,7 @@ class PMR(Method):
     def rebalance(self, near: Mapping[str, Tensor], target: Tensor) -> Terms:
         """The terms that the prototypes add."""
         with torch.no_grad():
-            scores = torch.stack([progress(u, target) for u in near.values()])
+            scores = torch.stack([confidence(u, target) for u in near.values()])
             weights = self.alpha * demands(scores, binary=self.as_released)
             raised = self.entropy * leads(scores)
         losses = torch.stack([F.cross_entropy(u, target) for u in near.values()])

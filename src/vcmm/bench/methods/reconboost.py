@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from ..fusions.boosted import Boosted
-from ..method import Criterion, Method, Terms
+from ..method import Criterion, Method, Terms, require_at_least, require_cross_entropy
 from ..model import Multimodal
 from ..types import Batch, Data, Output
 
@@ -78,18 +78,17 @@ class ReconBoost(Method):
         super().__init__(model, optimizer, criterion)
         if not isinstance(model.fusion, Boosted):
             raise ValueError(
-                'ReconBoost trains a scaled sum of logits; use fusion "boosted", '
+                'reconboost trains a scaled sum of logits; use fusion "boosted", '
                 "Multimodal(encoders, Boosted(widths, classes))"
             )
-        if criterion is not F.cross_entropy:
+        require_cross_entropy("reconboost", criterion)
+        require_at_least("reconboost", 1, stage_epochs=stage_epochs)
+        require_at_least("reconboost", 0, joint_epochs=joint_epochs, alpha=alpha)
+        learned, boosted = weights
+        if boosted < 0 or learned <= boosted:
             raise ValueError(
-                "ReconBoost boosts the probability of one class per sample; for several labels "
-                'use "joint" or "multi_loss"'
-            )
-        if stage_epochs < 1 or joint_epochs < 0:
-            raise ValueError(
-                f"ReconBoost: stage_epochs is {stage_epochs} and joint_epochs {joint_epochs}; "
-                "they must be at least 1 and 0"
+                f"reconboost: weights is {learned:g},{boosted:g}; the first must be larger than "
+                "the second, or a modality would unlearn what the others know, and none negative"
             )
         self.stage_epochs = stage_epochs
         self.joint_epochs = joint_epochs
