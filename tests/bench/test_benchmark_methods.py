@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vcmm.bench.methods import METHODS
 
@@ -40,10 +41,25 @@ def test_every_method_has_a_row_and_its_passes(
     passes = {name: row["passes"] for name, row in rows.items()}
     assert passes["multi_loss"] == passes["ogm"] == 1
     assert passes["agm"] == 2
+    assert passes["g2d"] == 1.5  # the teachers' forward
     assert passes["mla"] == passes["mmpareto"] == 1.5
     assert all(row["median"] > 0 for row in rows.values())
     printed = capsys.readouterr().out
     assert all(f"\n{name} " in printed for name in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [("pmr", {"fused", "prototypes", "entropy"}), ("g2d", {"fused", "distill", "features"})],
+)
+def test_what_is_measured_is_a_step_of_the_method_and_not_of_joint_training(
+    script: Any, name: str, terms: set[str]
+) -> None:
+    """Before its first epoch a method without prototypes or teachers is joint training."""
+    sizes = script.Sizes(width=2, samples=8, pixels=32)
+    method, batch = script.made(name, sizes, torch.device("cpu"))
+    assert len(batch.target) == 8
+    assert method.step(batch).keys() == {"loss", *(f"loss/{term}" for term in terms)}
 
 
 def test_a_row_says_whether_the_bar_is_met(script: Any) -> None:

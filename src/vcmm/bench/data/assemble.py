@@ -39,7 +39,7 @@ def assemble(
     moments: Mapping[str, Moments] | None = None,
     about: str = "",
 ) -> Data:
-    """A data set of these splits; `moments` are the mean and scale that are already known."""
+    """A data set of these splits, at least of train; `moments` are the mean and scale that are already known."""
     kinds, moments = kinds or {}, moments or {}
     forms: dict[str, Form] = {}
     for modality in sorted(splits["train"].inputs):
@@ -49,7 +49,7 @@ def assemble(
         forms[modality] = Form(read.kind, shape_of(read, array), read.axis, mean, scale)
     return Data(
         name=name,
-        splits={split: splits[split] for split in SPLITS},
+        splits={split: splits[split] for split in SPLITS if split in splits},
         forms=forms,
         labels=labels,
         multilabel=multilabel,
@@ -106,7 +106,7 @@ def content_hash(
     say(labels=labels, multilabel=multilabel)
     for modality in sorted(forms):
         say(modality=modality, kind=forms[modality].kind, axis=forms[modality].axis)
-    for name in SPLITS:
+    for name in (name for name in SPLITS if name in splits):
         split = splits[name]
         for modality in sorted(split.inputs):
             feed(f"x_{modality}_{name}", split.inputs[modality])
