@@ -44,7 +44,8 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_method_has_its_card_and_its_row() -> None:
-    named = re.findall(r"^\| \[?`(\w+)`", (DOCS / "methods.md").read_text(), re.M)
+    table, *_ = (DOCS / "methods.md").read_text().split("\n## ")
+    named = re.findall(r"^\| \[?`(\w+)`", table, re.M)
     assert sorted(named) == sorted(METHODS)
     cards = {path.stem for path in (DOCS / "methods").glob("*.md")}
     assert cards == METHODS.keys() - SIMPLE
