@@ -39,7 +39,10 @@ def assemble(
     moments: Mapping[str, Moments] | None = None,
     about: str = "",
 ) -> Data:
-    """A data set of these splits, at least of train; `moments` are the mean and scale that are already known."""
+    """A data set of these splits, of train at least.
+
+    `moments` are the mean and scale that are already known.
+    """
     kinds, moments = kinds or {}, moments or {}
     forms: dict[str, Form] = {}
     for modality in sorted(splits["train"].inputs):
