@@ -239,11 +239,27 @@ def own(path: Path, **changes: Any) -> Path:
     return path
 
 
+def test_a_file_where_a_folder_should_be(vcmm: Vcmm, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    run = vcmm("run", *TINY, "--epochs", "1", "--runs", file)
+    assert (run.code, run.out) == (2, "")
+    assert f"File exists: '{file}'" in run.err
+    assert vcmm("run", *TINY, "--epochs", "1", "--runs", tmp_path / "runs").code == 0
+    report = vcmm("report", "--runs", tmp_path / "runs", "--out", file)
+    assert report.code == 2
+    assert f"Not a directory: '{file}" in report.err
+    table = vcmm("results", "--runs", tmp_path / "runs").out
+    assert table.splitlines()[1].rstrip().endswith("over 1 seed")
+
+
 def test_all_that_is_wrong_with_a_file_is_said(vcmm: Vcmm, tmp_path: Path) -> None:
     fine = own(tmp_path / "fine.npz")
     assert vcmm("data", "check", fine) == Said(
         0, f"{fine} is fine; try vcmm compare --data {fine}\n", ""
     )
+    odd = own(tmp_path / "mine & <yours>.npz")
+    assert f"vcmm compare --data '{odd}'" in vcmm("data", "check", odd).out
     read_otherwise = vcmm("data", "info", fine, "--kinds", "left=sound")
     assert read_otherwise.code == 2
     assert "--kinds is 'left=sound'" in read_otherwise.err

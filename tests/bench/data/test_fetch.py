@@ -52,6 +52,7 @@ def test_the_member_is_downloaded_and_converted(index, cache):
     wheel(index, "pack==1.0", {MEMBER: CONTENT, "pack/__init__.py": "raise SystemExit('ran')"})
     path = get(RECIPE)
     assert path.parent == cache
+    assert path.stat().st_mode & 0o777 == 0o644  # whoever shares the cache can read it
     np.testing.assert_array_equal(fetch.arrays(RECIPE)["numbers"], [[1, 2, 3], [4, 5, 6]])
     assert left(index) == ["cache", path.name]  # and nothing is left in TMPDIR
     assert "pack" not in sys.modules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -77,7 +78,7 @@ def check(path: Path_, *, kinds: Kinds = None) -> None:
         problems = problems_of(path, **spelling(kinds))
     if problems:
         raise Mistake(f"{path} cannot be used:\n" + "\n".join(f"  {one}" for one in problems))
-    typer.echo(f"{path} is fine; try vcmm compare --data {path}")
+    typer.echo(f"{path} is fine; try {shlex.join(['vcmm', 'compare', '--data', path])}")
 
 
 def spelling(kinds: str | None) -> dict[str, Any]:

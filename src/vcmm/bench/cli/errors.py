@@ -21,5 +21,5 @@ def mistakes() -> Generator[None]:
     """Errors in here are about what the user wrote: a spec, a path, a file, a query."""
     try:
         yield
-    except (ValueError, TypeError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise Mistake(str(error)) from error

@@ -62,7 +62,9 @@ def report(
         found = records.load(runs)
     if not found:
         raise Mistake(f"there is no finished run in {runs}; vcmm demo makes some")
-    typer.echo(write(found, out or runs / "report", selection=select, title=title))
+    with mistakes():
+        page = write(found, out or runs / "report", selection=select, title=title)
+    typer.echo(page)
 
 
 def answer(names: list[str], rows: list[tuple[object, ...]], as_json: bool) -> None:

@@ -55,7 +55,9 @@ def show_results(rows: Sequence[Mapping[str, Any]], screen: Console) -> None:
 
 def about(row: Mapping[str, Any]) -> str:
     """How the numbers of a table are to be read."""
-    return f"epoch by {row['selection']}; mean ± SD [95 % interval] over {len(row['seeds'])} seeds"
+    count = len(row["seeds"])
+    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    return f"epoch by {row['selection']}; mean ± SD [95 % interval] over {seeds}"
 
 
 def columns(first: Mapping[str, str], width: int, rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -15,6 +15,7 @@ import typer
 from ..launch import cores, launch
 from ..spec import Spec
 from .board import Board, Failure
+from .errors import mistakes
 from .plain import PlainView
 
 FAILED = 1
@@ -45,6 +46,8 @@ def train(
     quiet: bool = False,
 ) -> Outcome:
     """Run the specs, showing progress; `quiet` keeps stdout free for JSON."""
+    with mistakes():
+        root.mkdir(parents=True, exist_ok=True)
     board = Board(specs)
     count = cores() if workers is None else workers
     events = launch(specs, root, workers=count, threads=threads, checkpoint_every=checkpoint_every)

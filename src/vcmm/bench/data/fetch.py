@@ -139,6 +139,7 @@ def keep(path: Path, arrays: Arrays) -> None:
             np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
             file.flush()
             os.fsync(file.fileno())
+        Path(part).chmod(0o644)  # a cache may be shared
         Path(part).replace(path)
     except BaseException:
         Path(part).unlink()

@@ -150,7 +150,8 @@ def _layout(panel: Panel) -> dict[str, Any]:
         "barmode": "group",
     }
     if panel.log_y:
-        layout["yaxis"] |= {"type": "log", "tickformat": "~g", "nticks": 7}
+        # With more ticks than that plotly writes down every number from 1 to 9.
+        layout["yaxis"] |= {"type": "log", "tickformat": "~g", "nticks": 3}
     if panel.kind == "bars":
         names = [str(name) for name in panel.series[0].x]
         layout["xaxis"] |= _ticks(names) | {"showgrid": False}
