@@ -6,8 +6,10 @@ on the way. That a GPU agrees is in tests/gpu/test_methods.py.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.bench import toys
+from vcmm.bench import methods
 from vcmm.bench.methods import METHODS
 from vcmm.bench.train import Stepped
 
@@ -33,6 +36,8 @@ ASKED = {
 }
 # What decides a shape or a number on the host; a mask as an index is `index` with a bool tensor.
 OPERATORS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "is_nonzero"}
+
+BETWEEN_EPOCHS = {"begin_epoch", "scores", "set_extra_state"}
 
 
 class Asked(TorchFunctionMode):
@@ -105,3 +110,42 @@ def test_a_step_reads_nothing(name: str, optimizer: str) -> None:
         training.method.step(batch)
     assert found == []
     assert any(isinstance(event, Stepped) for event in told)
+
+
+class Counted(TorchDispatchMode):
+    """Counts operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_step_on_more_samples_takes_as_many_operators(name: str) -> None:
+    """So nothing loops over samples in Python."""
+    spec = toys.tiny(3, method=name)
+    training = toys.built(spec)
+    told = toys.events(training, spec)
+    while next(told).step < toys.STEPS + 1:  # into the second epoch
+        pass
+    found: list[int] = []
+    for samples in (12, 36):
+        batch = training.data.batch("train", torch.arange(samples))
+        with Counted() as counted:
+            training.method.step(batch)
+        found.append(counted.count)
+    assert found[0] == found[1] > 0
+
+
+def test_nothing_in_a_method_asks_a_tensor_for_its_number_one_by_one() -> None:
+    """What is read, is read at once, and between epochs."""
+    folder = Path(methods.__file__).parent
+    for path in [*folder.glob("*.py"), *(folder.parent / "fusions").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name not in BETWEEN_EPOCHS:
+                asked = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+                assert not asked & {"item", "tolist", "numpy", "cpu", "synchronize"}, path.name
