@@ -296,6 +296,10 @@ def test_a_run_is_made_once_and_can_be_asked(vcmm: Vcmm, tmp_path: Path) -> None
     # What came out.
     sql = "SELECT method, controller, seed FROM runs"
     assert "joint   vcmm" in vcmm("results", "--runs", tmp_path, "--sql", sql).out
+    assert (
+        "\N{HORIZONTAL ELLIPSIS}"
+        not in vcmm("results", "--runs", tmp_path, "--sql", "SELECT * FROM runs").out
+    )
     rows = json.loads(vcmm("results", "--runs", tmp_path, "--sql", sql, "--json").out)
     assert rows == [{"method": "joint", "controller": "vcmm", "seed": 0}]
     said = vcmm("results", "--runs", tmp_path, "--sql", "DROP TABLE runs")

@@ -134,6 +134,17 @@ def test_momenta_are_named_as_shortly_as_they_can_be() -> None:
     assert betas({}) == ""
 
 
+def test_a_run_that_diverged_is_not_passed_over(
+    board: Board, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board.update(event("started", steps=100))
+    board.update(event("epoch", step=100, values={"accuracy": 0.25}))  # a loss of nan is left out
+    one = event("done")
+    PlainView(board).show(one, board.update(one))
+    said = capsys.readouterr().out
+    assert said.endswith("accuracy 25.0 % on valid; it diverged: the loss is no number\n")
+
+
 def test_plain_lines(board: Board, time: Time, capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView(board)
 
@@ -149,7 +160,7 @@ def test_plain_lines(board: Board, time: Time, capsys: pytest.CaptureFixture[str
     assert beat == (
         "  0 of 2 runs over, about 3:36 left; joint, seed 0 in epoch 1/15, loss 0.250\n"
     )
-    tell(event("epoch", epoch=14, step=100, values={"map": 0.5}))
+    tell(event("epoch", epoch=14, step=100, values={"map": 0.5, "loss": 0.3}))
     assert tell(event("done")) == "[1/2] joint, seed 0: done in 24.0 s, mAP 50.0 % on valid\n"
     going_on = tell(event("started", TWO, step=7, steps=100))
     assert going_on == "joint + vcmm, seed 1: continues at step 7 of 100\n"

@@ -30,6 +30,7 @@ class Row:
     loss: float | None = None
     score: tuple[str, float] | None = None  # what valid shows: accuracy, or map
     betas: dict[str, float] = field(default_factory=dict[str, float])
+    diverged: bool = False  # when valid was last looked at, its loss was no number
 
     @property
     def share(self) -> float:
@@ -122,6 +123,7 @@ class Board:
             row.epoch, row.step = event.epoch + 1, event.step
             name = "accuracy" if "accuracy" in event.values else "map"
             row.score = (name, event.values[name]) if name in event.values else row.score
+            row.diverged = "loss" not in event.values
         elif event.kind == "busy":
             self.waiting.add(key)
         else:

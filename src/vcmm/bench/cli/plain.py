@@ -56,7 +56,8 @@ def ended(event: Event, row: Row, board: Board) -> str:
     if event.kind == "busy":
         return "is being run by another process; it is looked at again later"
     took = f"done in {board.clock() - row.since:.1f} s"
-    return f"{took}, {score(row)} on valid" if row.score else took
+    took = f"{took}, {score(row)} on valid" if row.score else took
+    return f"{took}; it diverged: the loss is no number" if row.diverged else took
 
 
 def score(row: Row) -> str:

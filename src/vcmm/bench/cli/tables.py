@@ -88,7 +88,7 @@ def show_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], screen: Conso
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in names:
-        table.add_column(Text(name))
+        table.add_column(Text(name), overflow="fold")  # a hash cut short is none
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     screen.print(table)
