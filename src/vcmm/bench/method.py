@@ -152,6 +152,9 @@ class Method(nn.Module):
         for group in self.optimizer.param_groups:
             if group.get("modality") == modality:
                 group["params"].extend(parameters)
+                if type(self.optimizer) is torch.optim.SGD and group["fused"]:
+                    # Its fused kernel fails if some have a momentum and some are to begin one.
+                    group["fused"], group["foreach"] = False, True
                 return
         tags = {"name": modality or "shared", "modality": modality}
         self.optimizer.add_param_group({"params": parameters, **tags})

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from tests.bench import toys
 from tests.bench.methods import kit
-from vcmm.bench.method import total
+from vcmm import Fixed, MomentumController
+from vcmm.bench.method import groups, total
 from vcmm.bench.methods.aug import AUG, boosting_loss, lagging
 from vcmm.bench.train import group_counts
 
@@ -136,6 +137,30 @@ def test_a_new_branch_takes_nothing_from_the_randomness_of_all() -> None:
     before = torch.get_rng_state()
     method.growing.grow("audio", method.generator("branches"))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("controlled", [False, True])
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}])
+def test_it_grows_with_torchs_own_sgd_in_a_loop_of_ones_own(
+    options: dict[str, bool], controlled: bool
+) -> None:
+    """All of its kernels, of which the fused one takes no parameter without momentum by itself."""
+
+    def grown(options: dict[str, bool]) -> list[Tensor]:
+        model, _ = kit.small(2, "growing")
+        optimizer = torch.optim.SGD(groups(model), lr=0.1, momentum=0.9, **options)
+        method = AUG(model, optimizer, every=1, margin=0.0)
+        if controlled:
+            MomentumController(optimizer, Fixed(audio=0.8, flow=0.95))
+        for epoch in range(3):
+            method.begin_epoch(epoch, toys.data_of(kit.spec("aug")))
+            for seed in range(3):
+                method.step(kit.some(model, 8, seed=seed))
+        assert method.growing.size("audio") + method.growing.size("flow") == 4
+        return list(model.parameters())
+
+    for one, other in zip(grown(options), grown({"foreach": False}), strict=True):
+        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_shares_weigh_the_prediction() -> None:
