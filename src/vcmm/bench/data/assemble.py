@@ -109,7 +109,9 @@ def content_hash(
     say(labels=labels, multilabel=multilabel)
     for modality in sorted(forms):
         say(modality=modality, kind=forms[modality].kind, axis=forms[modality].axis)
-    for name in (name for name in SPLITS if name in splits):
+    for name in SPLITS:
+        if name not in splits:
+            continue
         split = splits[name]
         for modality in sorted(split.inputs):
             feed(f"x_{modality}_{name}", split.inputs[modality])
