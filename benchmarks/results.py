@@ -15,85 +15,58 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vcmm.bench import analysis, wording
-from vcmm.bench.arms import Arm, Setting
+from vcmm.bench.arms import Setting, gathered
 from vcmm.bench.data import load as load_data
 from vcmm.bench.launch.local import launch
 from vcmm.bench.methods import METHODS
 from vcmm.bench.recommend import recommend
 from vcmm.bench.records import Run, load
 from vcmm.bench.spec import Choice, Spec
+from vcmm.bench.suites.compare import compare
 
-DATA: dict[str, tuple[Choice, int]] = {  # and epochs
-    "watch": (Choice("watch"), 15),
-    "digits": (Choice("digits", image_energy=0.25), 20),
-    "mfeat": (Choice("mfeat", views=("fou", "mor", "zer")), 30),
+DATA: dict[str, tuple[Choice, Choice, int]] = {  # data, encoder and epochs
+    "mfeat": (Choice("mfeat", views=("fou", "mor", "zer")), Choice("auto"), 30),
+    "watch": (Choice("watch"), Choice("auto"), 10),
+    "digits": (Choice("digits", image_energy=0.25), Choice("auto", width=16), 10),
 }
 RATES = (1e-3, 3e-3, 1e-2)
 SEEDS = range(5)
 BATCH = 64
-PLAIN = ("joint", "multi_loss", "ensemble")
-WITH_VCMM = ("joint", "multi_loss")
+ARMS = (*sorted(METHODS.keys() - {"joint", "unimodal"}), "joint+vcmm", "multi_loss+vcmm")
 OUT = Path(__file__).parents[1] / "docs" / "results.md"
 
 
-def windows(epochs: int) -> dict[str, dict[str, int]]:
-    """What papers give in epochs of their own long trainings, as shares of this one."""
-    half, tenth = max(1, epochs // 2), max(1, epochs // 10)
-    return {
-        "aug": {"every": tenth},
-        "bss": {"growth": max(1, epochs // 3)},
-        "g2d": {"ends": half, "teacher_epochs": epochs},
-        "gblend": {"super_epoch": half},
-        "lfm": {"length": epochs},
-        "ogm": {"ends": half},
-        "pmr": {"entropy_epochs": tenth, "ends": epochs},
-        "reconboost": {"stage_epochs": max(1, epochs // 8), "joint_epochs": max(1, epochs // 8)},
-    }
+def arms(name: str) -> list[Spec]:
+    """Every arm on one data set, and VCMM in the unbiased order as well."""
+    data, encoder, epochs = DATA[name]
+    base = {"data": data, "encoder": encoder}
+    published = compare(base, methods=ARMS, seeds=1, epochs=epochs, batch_size=BATCH)
+    late = Choice("vcmm", floor_after_smoothing=True)
+    controlled = [one for one in published if one.controller.name == "vcmm"]
+    return [*published, *(replace(one, controller=late) for one in controlled)]
 
 
-def arms(name: str) -> Iterator[dict[str, Any]]:
-    """Method and controller of every arm on one data set."""
-    data, epochs = DATA[name]
-    for modality in load_data(data.name, **data.options).modalities:
-        yield {"method": Choice("unimodal", modality=modality)}
-    options = windows(epochs)
-    for method in (*PLAIN, *sorted(METHODS.keys() - {*PLAIN, "unimodal"})):
-        yield {"method": Choice(method, **options.get(method, {}))}
-        if method in WITH_VCMM:
-            for late in (False, True):
-                controller = Choice("vcmm", floor_after_smoothing=late)
-                yield {"method": Choice(method), "controller": controller}
-
-
-def spec(name: str, arm: Mapping[str, Any], rate: float, seed: int) -> Spec:
-    data, epochs = DATA[name]
-    return Spec(
-        data=data,
-        optimizer=Choice("adam", lr=rate),
-        epochs=epochs,
-        batch_size=BATCH,
-        seed=seed,
-        **arm,
-    )
+def spec(arm: Spec, rate: float, seed: int) -> Spec:
+    return replace(arm, optimizer=Choice("adam", lr=rate), seed=seed)
 
 
 def searched(name: str) -> list[Spec]:
     """The search: the first seed with every learning rate."""
-    return [spec(name, arm, rate, SEEDS[0]) for arm in arms(name) for rate in RATES]
+    return [spec(arm, rate, SEEDS[0]) for arm in arms(name) for rate in RATES]
 
 
-def chosen(name: str, arm: Mapping[str, Any], done: Mapping[Spec, Run]) -> list[Spec]:
+def chosen(arm: Spec, done: Mapping[Spec, Run]) -> list[Spec]:
     """All seeds of an arm, with the learning rate that won on valid; none before the search."""
-    tried = {rate: done.get(spec(name, arm, rate, SEEDS[0])) for rate in RATES}
+    tried = {rate: done.get(spec(arm, rate, SEEDS[0])) for rate in RATES}
     scores = {rate: best_on_valid(run) for rate, run in tried.items() if run is not None}
     if len(scores) < len(RATES):
         return []
     rate = max(scores, key=lambda rate: scores[rate])
-    return [spec(name, arm, rate, seed) for seed in SEEDS]
+    return [spec(arm, rate, seed) for seed in SEEDS]
 
 
 def finished(root: Path) -> dict[Spec, Run]:
@@ -111,7 +84,7 @@ def train(root: Path, names: Sequence[str], workers: int, minutes: float) -> Non
     search = [one for name in names for one in searched(name)]
     launched("search", search, root, workers, until)
     done = finished(root)
-    seeds = [one for name in names for arm in arms(name) for one in chosen(name, arm, done)]
+    seeds = [one for name in names for arm in arms(name) for one in chosen(arm, done)]
     # Seed by seed, so that a stop leaves all arms with equally many.
     launched("seeds", sorted(seeds, key=lambda one: one.seed), root, workers, until)
 
@@ -129,28 +102,10 @@ def launched(stage: str, specs: list[Spec], root: Path, workers: int, until: flo
     print(f"{stage}: {counts} of {len(specs)}", flush=True)
 
 
-def setting(name: str, done: Mapping[Spec, Run]) -> tuple[Setting, dict[str, float]]:
-    """The arms of one data set, each with its own learning rate, and these."""
-    members: list[Arm] = []
-    rates: dict[str, float] = {}
-    for arm in arms(name):
-        found = {one.seed: done[one] for one in chosen(name, arm, done) if one in done}
-        if found:
-            label = title(arm)
-            members.append(Arm(label, found))
-            rates[label] = found[SEEDS[0]].spec["optimizer"]["lr"]
-    reference = next((one for one in members if one.label == "joint"), None)
-    return Setting(name, tuple(members), reference), rates
-
-
-def title(arm: Mapping[str, Any]) -> str:
-    method, controller = arm["method"], arm.get("controller")
-    if method.name == "unimodal":
-        return f"unimodal: {method.options['modality']}"
-    if controller is None:
-        return method.name
-    late = controller.options["floor_after_smoothing"]
-    return f"{method.name} + vcmm{' (floor_after_smoothing)' if late else ''}"
+def setting(name: str, done: Mapping[Spec, Run]) -> Setting:
+    """The arms of one data set, each with its own learning rate."""
+    specs = [one for arm in arms(name) for one in chosen(arm, done)]
+    return gathered(name, [done[one] for one in specs if one in done])
 
 
 # Words
@@ -159,18 +114,21 @@ def title(arm: Mapping[str, Any]) -> str:
 def page(root: Path) -> str:
     """docs/results.md."""
     done = finished(root)
+    tables = {name: setting(name, done) for name in DATA}
+    lacking = [name for name, made in tables.items() if made.reference is None]
     parts = [INTRODUCTION.format(machine=machines(done.values()))]
-    for name in DATA:
-        made, rates = setting(name, done)
+    if lacking:
+        parts.append(f"**Not run yet: {', '.join(lacking)}.**\n")
+    for name, made in tables.items():
         if made.reference is not None:
-            parts += [f"## {name}\n", about(name, made), *table(made, rates), ""]
+            parts += [f"## {name}\n", about(name), *table(made), ""]
             parts += ["What it means:\n", *(f"- {one}" for one in recommend(made)), ""]
     return "\n".join([*parts, ENDING])
 
 
 INTRODUCTION = """# Results on small data
 
-All methods on three small data sets, as they came out. This page is written by a command, from the
+All methods on small data sets, as they came out. This page is written by a command, from the
 records of the runs:
 
 ```
@@ -181,10 +139,10 @@ python benchmarks/results.py write --runs runs/results
 Every arm has the same encoders, Adam, cosine schedule, batch size 64 and number of epochs. Its
 learning rate is the one of 1e-3, 3e-3 and 1e-2 with the best accuracy on valid, tried with seed 0.
 The epoch is the best on valid. Shown are means over seeds on test with sample standard deviation
-and 95 % t-interval, the paired difference to joint training over common seeds, and its p-value
-after Holm's correction over the table. Windows that papers give in epochs of much longer trainings
-keep their share. Time and bytes are ratios to joint training; with many runs at once on a machine,
-time is rough.
+and 95 % t-interval, the paired difference to joint training by the same fusion over common seeds
+("by concat" and so on; otherwise the mean of logits), and its p-value after Holm's correction over
+the table. Windows that papers give in epochs of much longer trainings keep their share. Time and
+bytes are ratios to joint training; with many runs at once on a machine, time is rough.
 
 These are small networks on small data. The published settings are other data, other encoders and
 longer trainings, so a method that does not help here may help there.
@@ -210,14 +168,14 @@ def machines(runs: Iterable[Run]) -> str:
     return "; ".join(sorted(seen))
 
 
-def about(name: str, made: Setting) -> str:
-    data, epochs = DATA[name]
+def about(name: str) -> str:
+    data, _, epochs = DATA[name]
     loaded = load_data(data.name, **data.options)
     sizes = ", ".join(f"{len(part)} {split}" for split, part in loaded.splits.items())
     return f"{loaded.about} Modalities: {', '.join(loaded.modalities)}. {sizes}. {epochs} epochs.\n"
 
 
-def table(made: Setting, rates: Mapping[str, float]) -> Iterator[str]:
+def table(made: Setting) -> Iterator[str]:
     rows = analysis.table(made, "valid").rows
     yield "| arm | lr | seeds | accuracy | to joint | p (Holm) | verdict | time | bytes |"
     yield "|---|---|---|---|---|---|---|---|---|"
@@ -226,7 +184,7 @@ def table(made: Setting, rates: Mapping[str, float]) -> Iterator[str]:
         p = "" if row.p_holm is None else wording.p_value(row.p_holm)
         cells = [
             row.arm.label,
-            f"{rates[row.arm.label]:g}",
+            f"{row.arm.spec['optimizer']['lr']:g}",
             str(len(row.arm.runs)),
             wording.spread(row.metrics["accuracy"]._asdict()),
             gained,

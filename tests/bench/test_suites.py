@@ -6,11 +6,14 @@ import inspect
 
 import pytest
 
+from vcmm.bench.methods import METHODS
 from vcmm.bench.signature import parameters
 from vcmm.bench.spec import Choice, Spec
 from vcmm.bench.suites import SUITES
 from vcmm.bench.suites.budget import SCALES, budget
+from vcmm.bench.suites.compare import compare
 from vcmm.bench.suites.grid import arm, references, seeded
+from vcmm.bench.suites.windows import windows
 
 THREE = {"data": Choice("synthetic", modalities=3, samples=64)}
 
@@ -126,3 +129,23 @@ def test_more_data_never_means_more_epochs() -> None:
 def test_an_unknown_budget_is_named() -> None:
     with pytest.raises(ValueError, match="'huge'; choose from small, full"):
         budget("huge", 100, 64)
+
+
+def test_windows_keep_their_share_of_the_training() -> None:
+    assert windows("aug", 200) == {"every": 20}
+    assert windows("g2d", 300)["ends"] == 150
+    assert windows("ogm", 100) == {"ends": 50}
+    assert windows("joint", 10) == {}
+    for method in METHODS:
+        assert all(value >= 1 for value in windows(method, 1).values())
+        assert windows(method, 7).keys() <= parameters(METHODS[method]).keys()
+
+
+def test_a_comparison_cuts_them_and_a_run_does_not() -> None:
+    (made,) = [one for one in compare({}, methods=("aug",), seeds=1, epochs=10) if is_aug(one)]
+    assert made.method.options["every"] == 1
+    assert arm({}, "aug").method.options["every"] == 20
+
+
+def is_aug(spec: Spec) -> bool:
+    return spec.method.name == "aug"

@@ -84,7 +84,7 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
         groups.setdefault(_canonical(_common(run)), []).append(run)
     members = list(groups.values())
     titles = _titles([_common(group[0]) for group in members])
-    found = [_setting(title, group) for title, group in zip(titles, members, strict=True)]
+    found = [gathered(title, group) for title, group in zip(titles, members, strict=True)]
     return sorted(found, key=lambda setting: setting.title)
 
 
@@ -102,7 +102,8 @@ def _common(run: Run) -> dict[str, Any]:
     }
 
 
-def _setting(title: str, runs: Sequence[Run]) -> Setting:
+def gathered(title: str, runs: Sequence[Run]) -> Setting:
+    """The arms of runs that may be compared, whatever else they differ in."""
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
         key = _canonical([run.spec[axis] for axis in _COMPARED if axis != "seed"])

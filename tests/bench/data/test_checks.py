@@ -45,6 +45,7 @@ def matrix(name, where, value):
     def change(arrays):
         for split in ("train", "valid", "test"):
             arrays[f"y_{split}"] = np.eye(3)[np.arange(len(arrays[f"y_{split}"])) % 3]
+            arrays[f"y_{split}"][:, 0] = 1  # more than one in most rows
         arrays[name][where] = value
 
     return change
@@ -185,6 +186,10 @@ WRONG = {
     "a matrix and ids": (
         lambda a: (matrix("y_train", (0, 0), 1)(a), a.update(y_test=np.arange(30) % 3)),
         ["y_test has shape (30,), and y_train (60, 3); give both alike"],
+    ),
+    "classes as a matrix": (
+        lambda a: a.update({k: np.eye(3)[y % 3] for k, y in a.items() if k.startswith("y_")}),
+        ["y_train has exactly one 1 in every row"],
     ),
     "text and ids": (
         lambda a: a.update(y_test=np.full(30, "3")),

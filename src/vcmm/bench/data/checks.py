@@ -183,6 +183,11 @@ def labels(targets: Arrays) -> Iterator[str]:
     if train.ndim == 2:
         for column in np.flatnonzero(~train.any(axis=0)).tolist():
             yield f"y_train never has label {column} in any row; leave that column out everywhere"
+        if train.shape[1] > 1 and (train.sum(axis=1) == 1).all():
+            yield (
+                "y_train has exactly one 1 in every row, so these are classes and not several "
+                "labels; give class ids: y_train.argmax(axis=1)"
+            )
     for name, target in targets.items():
         if target.shape[1:] != train.shape[1:]:
             yield f"{name} has shape {target.shape}, and y_train {train.shape}; give both alike"

@@ -3,6 +3,7 @@
 All arms have the same encoders, optimizer, schedule, batch size and epochs. What an epoch costs
 differs between methods; it is recorded, and stands beside the result. For a method that brings a
 fusion of its own, joint training by that fusion is trained too: it is what the method must beat.
+Options that count epochs are cut to the length of the training.
 """
 
 from __future__ import annotations

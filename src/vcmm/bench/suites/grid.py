@@ -11,16 +11,22 @@ from dataclasses import replace
 from typing import Any
 
 from ..spec import Choice, Spec
+from .windows import windows
 
 Base = Mapping[str, Any]
 
 
 def arm(base: Base, name: str) -> Spec:
-    """The base with the method and the controller that the name says."""
+    """The base with the method and the controller that the name says.
+
+    Options of the method that count epochs are cut to those of the base (`windows`).
+    """
     method, plus, controller = name.partition("+")
     if not method or (plus and not controller):
         raise ValueError(f"{name!r} names no arm; write method or method+controller: joint+vcmm")
-    return _spec(base, Choice(method), Choice(controller or "none"))
+    epochs = base.get("epochs")
+    options = {} if epochs is None else windows(method, epochs)
+    return _spec(base, Choice(method, **options), Choice(controller or "none"))
 
 
 def references(base: Base) -> list[Spec]:
