@@ -1,5 +1,6 @@
 """All methods on three small data sets, and docs/results.md from the records.
 
+    vcmm data get digits; vcmm data get mfeat
     python benchmarks/results.py train --runs runs/results [--workers 16] [--minutes 60]
     python benchmarks/results.py write --runs runs/results
 
@@ -132,6 +133,7 @@ All methods on small data sets, as they came out. This page is written by a comm
 records of the runs:
 
 ```
+vcmm data get digits; vcmm data get mfeat
 python benchmarks/results.py train --runs runs/results
 python benchmarks/results.py write --runs runs/results
 ```

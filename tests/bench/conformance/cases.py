@@ -7,7 +7,7 @@ import pytest
 from vcmm.bench.controllers import CONTROLLERS
 from vcmm.bench.methods import METHODS
 
-SHAPES = [(2, "vector"), (3, "vector"), (6, "vector"), (2, "sequence"), (2, "image")]
+SHAPES = [(number, kind) for kind in ("vector", "sequence", "image") for number in (2, 3, 6)]
 
 every_method = pytest.mark.parametrize("name", sorted(METHODS))
 every_controller = pytest.mark.parametrize("controller", sorted(CONTROLLERS))
