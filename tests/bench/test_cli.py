@@ -271,6 +271,12 @@ def test_all_that_is_wrong_with_a_file_is_said(vcmm: Vcmm, tmp_path: Path) -> No
     assert "x_left_train" in said.err
     assert "y_test" in said.err
     assert "Traceback" not in said.err
+    for path, code in ((fine, 0), (bad, 2)):
+        said = vcmm("data", "check", path, "--json")
+        assert (said.code, said.err) == (code, "")
+        found = json.loads(said.out)
+        assert found["path"] == str(path)
+        assert bool(found["problems"]) == bool(code)
 
 
 # Running

@@ -70,12 +70,15 @@ def info(name: Name, *, kinds: Kinds = None, as_json: Json = False) -> None:
 
 
 @application.command()
-def check(path: Path_, *, kinds: Kinds = None) -> None:
+def check(path: Path_, *, kinds: Kinds = None, as_json: Json = False) -> None:
     """Look for everything that is wrong with data of one's own."""
     from ..data import check as problems_of
 
     with mistakes():
         problems = problems_of(path, **spelling(kinds))
+    if as_json:
+        typer.echo(json.dumps({"path": path, "problems": problems}, indent=2))
+        raise typer.Exit(2 if problems else 0)
     if problems:
         raise Mistake(f"{path} cannot be used:\n" + "\n".join(f"  {one}" for one in problems))
     typer.echo(f"{path} is fine; try {shlex.join(['vcmm', 'compare', '--data', path])}")
