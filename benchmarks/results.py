@@ -143,8 +143,10 @@ learning rate is the one of 1e-3, 3e-3 and 1e-2 with the best accuracy on valid,
 The epoch is the best on valid. Shown are means over seeds on test with sample standard deviation
 and 95 % t-interval, the paired difference to joint training by the same fusion over common seeds
 ("by concat" and so on; otherwise the mean of logits), and its p-value after Holm's correction over
-the table. Windows that papers give in epochs of much longer trainings keep their share. Time and
-bytes are ratios to joint training; with many runs at once on a machine, time is rough.
+the table. Windows that papers give in epochs of much longer trainings keep their share. Passes
+are forwards and backwards of a step over the two of joint training, those between epochs included;
+bytes are a ratio to joint training. Times are in the records, but say little here: many runs shared
+a machine.
 
 These are small networks on small data. The published settings are other data, other encoders and
 longer trainings, so a method that does not help here may help there.
@@ -179,7 +181,7 @@ def about(name: str) -> str:
 
 def table(made: Setting) -> Iterator[str]:
     rows = analysis.table(made, "valid").rows
-    yield "| arm | lr | seeds | accuracy | to joint | p (Holm) | verdict | time | bytes |"
+    yield "| arm | lr | seeds | accuracy | to joint | p (Holm) | verdict | passes | bytes |"
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         gained = "" if row.difference is None else wording.gain(row.difference._asdict())
@@ -192,7 +194,7 @@ def table(made: Setting) -> Iterator[str]:
             gained,
             p,
             "reference" if row.arm is made.reference else row.verdict or "",
-            ratio(row.expense.seconds_ratio),
+            ratio((row.expense.forwards + row.expense.backwards) / 2),
             ratio(row.expense.peak_ratio),
         ]
         yield f"| {' | '.join(cells)} |"
