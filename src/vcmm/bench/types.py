@@ -1,14 +1,15 @@
 """The whole vocabulary of the benchmark on one screen: what is trained on, and what a model gives.
 
-Every dict is keyed by modality. A `Split` holds arrays as they came, memory-mapped or not; `Data`
-turns rows of it into a `Batch`: float32, standardized with statistics of train, channels first.
+Every dict is keyed by modality. A `Split` holds arrays as they came, memory-mapped or not, or a
+`Source` that makes its samples when they are asked for. `Data` turns rows of it into a `Batch`:
+arrays become float32, standardized with statistics of train, channels first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ from torch import Tensor
 
 Array = npt.NDArray[np.generic]
 Floats = npt.NDArray[np.float64]
-Kind = Literal["vector", "sequence", "image"]  # [d], [t, c] and [h, w, c], as they came
+# [d], [t, c], [h, w, c], [t, h, w, c] and ids of words [t], as they came
+Kind = Literal["vector", "sequence", "image", "video", "tokens"]
 SplitName = Literal["train", "valid", "test"]
 
 
@@ -25,7 +27,7 @@ SplitName = Literal["train", "valid", "test"]
 class Batch:
     """Some samples, ready for a model."""
 
-    inputs: dict[str, Tensor]  # [n, d], [n, c, t] or [n, c, h, w]
+    inputs: dict[str, Tensor]  # [n, d], [n, c, t], [n, c, h, w], [n, c, t, h, w] or words [n, t]
     target: Tensor  # class ids [n], or 0/1 labels [n, C] as floats
     index: Tensor  # [n], their rows in the split
 
@@ -44,6 +46,20 @@ class Output:
     fused: Tensor  # z [n, C]
 
 
+class Source(Protocol):
+    """Samples of one modality that are made when they are asked for: read, cropped, augmented."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Array, draw: int | None) -> Tensor:
+        """These rows as the encoder takes them, exactly alike for the same arguments.
+
+        With a `draw` each is augmented, by what the draw and the row alone decide. One draw gives
+        all modalities of a row the same randomness, so that crops can agree.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """The samples of train, valid or test."""
@@ -51,6 +67,7 @@ class Split:
     inputs: Mapping[str, Array]
     target: Array  # class ids [n], or 0/1 labels [n, C]
     group: Array | None = None  # who a sample comes from; no group is in two splits
+    sources: Mapping[str, Source] = field(default_factory=dict[str, Source])  # other modalities
 
     def __len__(self) -> int:
         return len(self.target)
@@ -61,7 +78,7 @@ class Form:
     """How a modality's arrays are read: their kind, where channels lie, and how they are scaled."""
 
     kind: Kind
-    shape: tuple[int, ...]  # of one sample as the encoder takes it: (d,), (c, t) or (c, h, w)
+    shape: tuple[int, ...]  # of one sample as the encoder takes it: (d,), (c, t), (c, h, w), ...
     axis: int | None  # of the channels in an array [n, ...]; None if they must be added
     mean: Floats  # per entry of a vector, per channel of a sequence or an image
     scale: Floats
@@ -100,18 +117,30 @@ class Data:
                 f"data {self.name!r} has no modality {name!r}; it has {', '.join(self.modalities)}"
             )
         splits = {
-            name: replace(part, inputs={m: x for m, x in part.inputs.items() if m in chosen})
+            name: replace(
+                part,
+                inputs={m: x for m, x in part.inputs.items() if m in chosen},
+                sources={m: x for m, x in part.sources.items() if m in chosen},
+            )
             for name, part in self.splits.items()
         }
         forms = {m: form for m, form in self.forms.items() if m in chosen}
         return replace(self, splits=splits, forms=forms)
 
-    def batch(self, split: SplitName, index: Array | Tensor) -> Batch:
-        """These rows of a split."""
+    def batch(self, split: SplitName, index: Array | Tensor, draw: int | None = None) -> Batch:
+        """These rows of a split; as training sees them in one epoch if a `draw` is given.
+
+        Only a `Source` is augmented, so a draw changes nothing where there is none.
+        """
         rows = torch.as_tensor(index, dtype=torch.int64)
         part = self.splits[split]
         where = rows.numpy()
-        inputs = {m: prepared(part.inputs[m][where], self.forms[m]) for m in self.modalities}
+        inputs: dict[str, Tensor] = {}
+        for m in self.modalities:
+            if m in part.sources:
+                inputs[m] = part.sources[m].read(where, draw)
+            else:
+                inputs[m] = prepared(part.inputs[m][where], self.forms[m])
         target = torch.from_numpy(part.target[where].astype(np.int64, copy=False))
         return Batch(inputs, target.float() if self.multilabel else target, rows)
 

@@ -21,7 +21,7 @@ def describe(data: Data) -> dict[str, Any]:
             modality: {
                 "kind": data.forms[modality].kind,
                 "shape": list(data.forms[modality].shape),
-                "dtype": str(data.splits["train"].inputs[modality].dtype),
+                "dtype": dtype_of(data.splits["train"], modality),
             }
             for modality in data.modalities
         },
@@ -34,6 +34,11 @@ def describe(data: Data) -> dict[str, Any]:
             for name, split in data.splits.items()
         },
     }
+
+
+def dtype_of(split: Split, modality: str) -> str:
+    """Of the arrays as they lie there; of what is decoded, that it is."""
+    return "media" if modality in split.sources else str(split.inputs[modality].dtype)
 
 
 def class_counts(split: Split, data: Data) -> list[int]:

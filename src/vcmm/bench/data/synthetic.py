@@ -17,18 +17,19 @@ one leaves the others as they are.
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ..types import Data, Kind, Split, SplitName
+from ..types import Data, Split, SplitName
 from .assemble import SPLITS, assemble
 
 CHANNELS = 3  # of a sequence; an image has none of its own
 WAVES = 4  # in the pattern of a sequence or an image
 
 Floats = npt.NDArray[np.float32]
+Shape = Literal["vector", "sequence", "image"]
 T = TypeVar("T")
 
 
@@ -38,7 +39,7 @@ def load(
     informativeness: float | tuple[float, ...] = 1.0,
     noise: float | tuple[float, ...] = 1.0,
     difficulty: int | tuple[int, ...] = 1,
-    kind: Kind | tuple[Kind, ...] = "vector",
+    kind: Shape | tuple[Shape, ...] = "vector",
     classes: int = 4,
     samples: int = 2000,
     size: int = 16,
@@ -58,7 +59,7 @@ def load(
     shares = within("informativeness", spread("informativeness", informativeness, modalities), 1.0)
     noises = within("noise", spread("noise", noise, modalities), np.inf)
     clusters = spread("difficulty", difficulty, modalities)
-    shapes: tuple[Kind, ...] = spread("kind", kind, modalities)
+    shapes: tuple[Shape, ...] = spread("kind", kind, modalities)
     for count in clusters:
         at_least("difficulty", count, 1)
 
@@ -107,7 +108,7 @@ def seen(
     return (known[cluster] + noise * hidden).astype(np.float32)
 
 
-def patterns(chance: np.random.Generator, count: int, kind: Kind, size: int) -> Floats:
+def patterns(chance: np.random.Generator, count: int, kind: Shape, size: int) -> Floats:
     """`count` patterns of deviation 1, of shape [d], [t, c] or [h, w]."""
     if kind == "vector":
         made = chance.standard_normal((count, size))
