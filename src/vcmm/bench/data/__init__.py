@@ -1,7 +1,8 @@
 """The data sets by name, and the way to load one.
 
 A loader is a function with keyword-only typed options that returns `Data`. To add a data set, write
-its file and its line in `DATA`; if it has to be downloaded, its `Recipe` belongs in `RECIPES`.
+its file and its line in `DATA`; if it has to be downloaded, its `Recipe` belongs in `RECIPES`, and
+if it is prepared from media files that a user has, its `Collection` in `COLLECTIONS`.
 What is not a name may be the path of one's own data, see `own`.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..holdout import hold_out
+from ..media.collection import Collection
 from ..signature import completed
 from ..types import Data
 from . import digits, fetch, mfeat, own, synthetic, watch
@@ -23,7 +25,17 @@ from .describe import describe
 from .fetch import Recipe
 from .own import check
 
-__all__ = ["DATA", "RECIPES", "available", "check", "describe", "get", "hold_out", "load"]
+__all__ = [
+    "COLLECTIONS",
+    "DATA",
+    "RECIPES",
+    "available",
+    "check",
+    "describe",
+    "get",
+    "hold_out",
+    "load",
+]
 
 DATA: dict[str, Callable[..., Data]] = {
     "digits": digits.load,
@@ -31,6 +43,7 @@ DATA: dict[str, Callable[..., Data]] = {
     "synthetic": synthetic.load,
     "watch": watch.load,
 }
+COLLECTIONS: dict[str, Collection] = {}
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (digits.RECIPE, mfeat.RECIPE)}
 
 
