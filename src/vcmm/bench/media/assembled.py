@@ -57,7 +57,9 @@ def assembled(
     if grouped:
         keep_apart(name, store.groups, rows)
     splits: dict[SplitName, Split] = {}
-    for split in (one for one in SPLITS if one in rows):
+    for split in SPLITS:
+        if split not in rows:
+            continue
         here = rows[split]
         splits[split] = Split(
             inputs={},
@@ -108,7 +110,7 @@ def held_out(
     groups: Array | None = None,
 ) -> tuple[Ints, Ints]:
     """(rest, held) of these rows: about this fraction of every class, or of whole groups."""
-    names = [ids[row] for row in rows.tolist()]
+    names = [ids[int(row)] for row in rows]
     if groups is None:
         chosen = set(chosen_ids(names, target[rows].tolist(), fraction, seed))
         held = np.flatnonzero([name in chosen for name in names])
@@ -159,7 +161,7 @@ def keep_apart(name: str, groups: Sequence[str | None], rows: Mapping[SplitName,
     """An error if a group is in two splits."""
     seen: dict[str | None, SplitName] = {}
     for split, here in rows.items():
-        for who in sorted({str(groups[row]) for row in here.tolist()}):
+        for who in sorted({str(groups[int(row)]) for row in here}):
             if who in seen:
                 raise ValueError(f"{name}: group {who!r} is in {seen[who]} and in {split}")
             seen[who] = split
@@ -167,12 +169,10 @@ def keep_apart(name: str, groups: Sequence[str | None], rows: Mapping[SplitName,
 
 def content_hash(store: Store, rows: Mapping[SplitName, Ints], views: Mapping[str, View]) -> str:
     """sha256 of all that decides what batches hold."""
-    said = {
+    said: dict[str, Any] = {
         "store": store.digest,
         "labels": list(store.labels),
-        "splits": {
-            split: [store.ids[row] for row in here.tolist()] for split, here in rows.items()
-        },
+        "splits": {split: [store.ids[int(row)] for row in here] for split, here in rows.items()},
         "views": {m: [type(view).__name__, asdict(cast(Any, view))] for m, view in views.items()},
     }
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
