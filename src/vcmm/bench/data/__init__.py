@@ -20,7 +20,7 @@ from ..holdout import hold_out
 from ..media.collection import Collection
 from ..signature import completed
 from ..types import Data
-from . import digits, fetch, mfeat, own, synthetic, watch
+from . import cremad, digits, fetch, mfeat, own, synthetic, watch
 from .describe import describe
 from .fetch import Recipe
 from .own import check
@@ -38,12 +38,13 @@ __all__ = [
 ]
 
 DATA: dict[str, Callable[..., Data]] = {
+    "cremad": cremad.load,
     "digits": digits.load,
     "mfeat": mfeat.load,
     "synthetic": synthetic.load,
     "watch": watch.load,
 }
-COLLECTIONS: dict[str, Collection] = {}
+COLLECTIONS: dict[str, Collection] = {"cremad": cremad.COLLECTION}
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (digits.RECIPE, mfeat.RECIPE)}
 
 
