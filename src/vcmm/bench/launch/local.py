@@ -96,7 +96,7 @@ class Crew:
         links = (theirs_in, theirs_out, theirs_print)
         settings = (self.root, self.threads, self.checkpoint_every, os.getpid())
         process = context.Process(target=work, args=(*links, *settings), daemon=True)
-        with _interrupts_held():
+        with interrupts_held():
             process.start()
         for end in links:
             end.close()  # or their death would not end our reading
@@ -266,7 +266,7 @@ def _died(worker: Worker, pending: deque[Task], crew: Crew) -> Generator[Event]:
 
 
 @contextmanager
-def _interrupts_held() -> Generator[None]:
+def interrupts_held() -> Generator[None]:
     """Ctrl-C waits. What is started meanwhile begins with it held back too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

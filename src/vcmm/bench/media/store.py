@@ -3,7 +3,8 @@
     manifest.json         names, parameters, counts, what could not be decoded; size and sha256 of
                           every other file
     samples.jsonl         a line for each sample: id, target, group, lists, more
-    sources.jsonl         a line for each sample: the files it was decoded from
+    sources.jsonl         a line for each sample, and for each that could not be decoded: its files,
+                          as path below the root, bytes, time and sha256
     <modality>.npy        [n, ...] if all samples of a modality have one shape, and otherwise
     <modality>.bin        their numbers one after the other, and
     <modality>.table.npy  [n, 1 + axes]: where each begins, counted in numbers, and its shape
@@ -17,7 +18,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, overload
@@ -85,7 +86,7 @@ class Store:
         return self.manifest["parameters"]
 
     def sources(self) -> Iterator[Json]:
-        """For every sample its id and its files: path below the root, bytes and sha256."""
+        """Every sample that was asked for: its files, and why it could not be decoded or None."""
         return rows(self.path / "sources.jsonl")
 
 
@@ -134,6 +135,7 @@ def write_store(
     parameters: Json | None = None,
     sources: Iterable[Json] = (),
     known: Json | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> Store:
     """Write a store into a new folder. The arrays are read twice, one at a time.
 
@@ -146,6 +148,7 @@ def write_store(
         parameters: of decoding.
         sources: where the samples come from, for `Store.sources`.
         known: further entries of the manifest.
+        watch: is told how many bytes each array has, once it is written.
     """
     folder.mkdir(parents=True)
     files = {
@@ -154,7 +157,7 @@ def write_store(
     }
     forms: dict[str, Json] = {}
     for modality in sorted(arrays):
-        forms[modality], written = _write_arrays(folder, modality, arrays[modality])
+        forms[modality], written = _write_arrays(folder, modality, arrays[modality], watch)
         files |= written
     contents = {file: files[file]["sha256"] for file in sorted(files) if file != "sources.jsonl"}
     whole = json.dumps([list(labels), forms, contents], sort_keys=True).encode()
@@ -241,7 +244,7 @@ def _write_rows(path: Path, lines: Iterable[Json]) -> Json:
 
 
 def _write_arrays(
-    folder: Path, modality: str, arrays: Sequence[Array]
+    folder: Path, modality: str, arrays: Sequence[Array], watch: Callable[[int], None] | None
 ) -> tuple[Json, dict[str, Json]]:
     """Form and files of a modality's arrays."""
     if not MODALITY.fullmatch(modality):
@@ -254,7 +257,9 @@ def _write_arrays(
         header = {"descr": dtypes.str, "fortran_order": False, "shape": (len(arrays), *shapes[0])}
         np.lib.format.write_array_header_1_0(cast("Any", file), header)
     for row in range(len(arrays)):
-        file.write(np.ascontiguousarray(arrays[row]).reshape(-1).view(np.uint8))
+        size = file.write(np.ascontiguousarray(arrays[row]).reshape(-1).view(np.uint8))
+        if watch is not None:
+            watch(size)
     files = {file.path.name: file.end()}
     if not same:
         sizes = np.array([math.prod(shape) for shape in shapes], np.int64)
