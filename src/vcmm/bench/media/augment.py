@@ -5,8 +5,8 @@ does the work, and the definitions are those that the papers used:
 
 - `crop_box` is RandomResizedCrop of torchvision: ten tries for an area and an aspect, else the
   largest crop in the middle that keeps the aspect.
-- `resized` averages over pixels where a side shrinks, as Pillow's BOX filter does, and interpolates
-  where one grows. Pillow's BILINEAR, which torchvision takes, is a little softer when it shrinks.
+- `resized` averages over what a new pixel covers where a side shrinks, and interpolates where one
+  grows. Pillow's BILINEAR, which torchvision takes, is a little softer when it shrinks.
 - `randaugment` is the form of RandAugment that came with ALBEF (Li et al. 2021): ten operations,
   `ops` of them drawn with replacement, each applied with a probability, all at one magnitude of 10.
   Autocontrast, equalize, brightness and sharpness are Pillow's; what comes in from outside when a
