@@ -20,7 +20,18 @@ from ..holdout import hold_out
 from ..media.collection import Collection
 from ..signature import completed
 from ..types import Data
-from . import cremad, digits, fetch, mfeat, own, synthetic, watch
+from . import (
+    cremad,
+    digits,
+    fetch,
+    kinetics_sounds,
+    mfeat,
+    nvgesture,
+    own,
+    synthetic,
+    twitter,
+    watch,
+)
 from .describe import describe
 from .fetch import Recipe
 from .own import check
@@ -40,11 +51,21 @@ __all__ = [
 DATA: dict[str, Callable[..., Data]] = {
     "cremad": cremad.load,
     "digits": digits.load,
+    "kinetics_sounds": kinetics_sounds.load,
     "mfeat": mfeat.load,
+    "nvgesture": nvgesture.load,
     "synthetic": synthetic.load,
+    "twitter15": twitter.load15,
+    "twitter17": twitter.load17,
     "watch": watch.load,
 }
-COLLECTIONS: dict[str, Collection] = {"cremad": cremad.COLLECTION}
+COLLECTIONS: dict[str, Collection] = {
+    "cremad": cremad.COLLECTION,
+    "kinetics_sounds": kinetics_sounds.COLLECTION,
+    "nvgesture": nvgesture.COLLECTION,
+    "twitter15": twitter.TWITTER15,
+    "twitter17": twitter.TWITTER17,
+}
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (digits.RECIPE, mfeat.RECIPE)}
 
 
