@@ -18,7 +18,8 @@ from typing import Any
 
 from ..holdout import hold_out
 from ..media.collection import Collection
-from ..signature import completed
+from ..media.prepare import folder_of
+from ..signature import completed, parameters
 from ..types import Data
 from . import (
     cremad,
@@ -46,6 +47,7 @@ __all__ = [
     "get",
     "hold_out",
     "load",
+    "obtained_by",
 ]
 
 DATA: dict[str, Callable[..., Data]] = {
@@ -76,19 +78,43 @@ def load(name: str, **options: object) -> Data:
     it, so they leave its arrays as they are.
     """
     files = own_files(name) if name not in DATA else []
+    values = options_of(name, options)
     if name in RECIPES:
         files = [RECIPES[name].path()]
-    values = options_of(name, options)
+    elif name in COLLECTIONS:
+        files = [prepared_at(name, values)]
     return _loaded(name, json.dumps(values, sort_keys=True), tuple(map(stamp, files)))
 
 
 def available(name: str) -> bool:
-    """Whether a data set can be loaded without downloading anything."""
+    """Whether a data set can be loaded right away: it is downloaded or prepared, if it has to be."""
+    if name in COLLECTIONS:
+        return prepared_at(name, options_of(name, {})).exists()
     return name not in RECIPES or RECIPES[name].path().exists()
+
+
+def obtained_by(name: str) -> str:
+    """The command after which a data set is available."""
+    if name in COLLECTIONS:
+        return f"vcmm data prepare {name} --root DIR"
+    return f"vcmm data get {name}"
+
+
+def prepared_at(name: str, options: Mapping[str, Any]) -> Path:
+    """The manifest of the store that a loader with these options opens."""
+    collection = COLLECTIONS[name]
+    decoding = parameters(collection.parameters)
+    given = {option: value for option, value in options.items() if option in decoding}
+    return folder_of(collection, given) / "manifest.json"
 
 
 def get(name: str, *, force: bool = False) -> Path:
     """Download a data set into the cache, unless it is there; its file."""
+    if name in COLLECTIONS:
+        raise ValueError(
+            f"data {name!r} is made of files that you have: vcmm data check {name} tells how to "
+            f"obtain them, and {obtained_by(name)} reads them"
+        )
     if name in DATA and name not in RECIPES:
         raise ValueError(f"data {name!r} comes with vcmm; there is nothing to download")
     if name not in RECIPES:
