@@ -67,6 +67,27 @@ def test_initializing_again_undoes_training_and_another_seed_gives_other_weights
     assert not torch.equal(state(model, "a.")["a.0.weight"], first["a.0.weight"])
 
 
+class Halved(nn.Module):
+    """Has its own opinion on a layer that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.layer.weight, 0.5)
+
+
+def test_a_module_has_the_last_word_on_its_parts() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), Halved())
+    seeds.initialize(model, 5)
+    assert (model[1].layer.weight == 0.5).all()  # type: ignore[union-attr]
+    drawn = model[1].layer.bias.clone()  # type: ignore[union-attr]
+    alone = nn.Sequential(nn.Linear(3, 3), nn.ModuleDict({"layer": nn.Linear(3, 3)}))
+    seeds.initialize(alone, 5)
+    assert torch.equal(alone[1]["layer"].bias, drawn)  # type: ignore[index]
+
+
 def test_fixed_gives_the_global_generator_back_exactly() -> None:
     torch.manual_seed(3)
     torch.rand(1), torch.randn(1)  # one half of a pair of normals may still lie in its cache

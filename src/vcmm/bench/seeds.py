@@ -35,9 +35,12 @@ def fixed(seed: int, *names: str | int) -> Generator[None]:
 
 
 def initialize(model: nn.Module, seed: int) -> None:
-    """Draw the weights of every module anew, each from its own name."""
+    """Draw the weights of every module anew, each from its own name.
+
+    Parts come before what they are parts of, so a module has the last word on all that is in it.
+    """
     modules = cast(Iterable[tuple[str, nn.Module]], model.named_modules())
-    for name, module in modules:
+    for name, module in reversed(list(modules)):
         reset = getattr(module, "reset_parameters", None)  # torch's convention, not a protocol
         if callable(reset):
             with fixed(seed, "weights", name):

@@ -29,8 +29,23 @@ if TYPE_CHECKING:
     from .spec import Choice, Spec
 
 WIDTH, CLASSES, STEPS = 4, 3, 10
-KINDS: dict[str, Kind] = {"conv1d": "sequence", "conv2d": "image"}  # any other takes vectors
-SHAPES: dict[Kind, tuple[int, ...]] = {"vector": (8,), "sequence": (3, 8), "image": (3, 8, 8)}
+KINDS: dict[str, Kind] = {  # any other takes vectors
+    "ast": "image",
+    "bert": "tokens",
+    "conv1d": "sequence",
+    "conv2d": "image",
+    "i3d": "video",
+    "resnet18": "image",
+    "resnet34": "image",
+    "resnet50": "image",
+}
+SHAPES: dict[Kind, tuple[int, ...]] = {
+    "vector": (8,),
+    "sequence": (1, 8),
+    "image": (1, 16, 16),
+    "video": (1, 8, 16, 16),
+    "tokens": (8,),
+}
 
 
 def attempt(spec: Spec) -> None:
@@ -59,7 +74,7 @@ def attempt(spec: Spec) -> None:
 
 
 def encode(choice: Choice) -> None:
-    """Make an encoder, without any memory."""
+    """Make an encoder, without any memory; a file of weights is not read."""
     kind = KINDS.get(choice.name, "vector")
     form = Form(kind, SHAPES[kind], None, np.zeros(1), np.ones(1))
     with torch.device("meta"):

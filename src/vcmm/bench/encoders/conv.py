@@ -14,7 +14,7 @@ class Conv1d(Encoder):
 
     def __init__(self, form: Form, *, width: int = 32, outputs: int = 64, kernel: int = 5) -> None:
         super().__init__()
-        require_kind(form, "sequence", "conv2d for images and mlp for vectors")
+        require_kind(form, "sequence")
         require_positive("conv1d", width=width, outputs=outputs, kernel=kernel)
         self.outputs = outputs
         channels, length = form.shape
@@ -40,7 +40,7 @@ class Conv2d(Encoder):
 
     def __init__(self, form: Form, *, width: int = 32, outputs: int = 64, kernel: int = 3) -> None:
         super().__init__()
-        require_kind(form, "image", "conv1d for sequences and mlp for vectors")
+        require_kind(form, "image")
         require_positive("conv2d", width=width, outputs=outputs, kernel=kernel)
         self.outputs = outputs
         channels, *size = form.shape

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import nn
 
-from ..types import Form
+from ..types import Form, Kind
+
+# What takes each kind, to be named where something else was asked for.
+TAKES: dict[Kind, str] = {
+    "vector": "mlp",
+    "sequence": "conv1d",
+    "image": "conv2d, resnet18, resnet34 or resnet50",
+    "video": "resnet18 for single frames or i3d for clips",
+    "tokens": "bert",
+}
 
 
 class Encoder(nn.Module):
@@ -15,10 +22,10 @@ class Encoder(nn.Module):
     outputs: int
 
 
-def require_kind(form: Form, kind: Literal["sequence", "image"], instead: str) -> None:
-    """An error if the modality's arrays are of another kind."""
-    if form.kind != kind:
+def require_kind(form: Form, *kinds: Kind) -> None:
+    """An error if the modality's arrays are of another kind, with an encoder that takes them."""
+    if form.kind not in kinds:
         raise ValueError(
-            f"this encoder takes a modality of kind {kind}, not {form.kind} of shape "
-            f"{form.shape}; use encoder {instead}, or auto"
+            f"this encoder takes a modality of kind {' or '.join(kinds)}, not {form.kind} of shape "
+            f"{form.shape}; use encoder {TAKES[form.kind]}"
         )

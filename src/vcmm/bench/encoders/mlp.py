@@ -1,4 +1,4 @@
-"""A multilayer perceptron, for vectors; anything else is flattened first."""
+"""A multilayer perceptron, for vectors; arrays of other kinds are flattened first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..signature import require_positive
 from ..types import Form
-from .encoder import Encoder
+from .encoder import Encoder, require_kind
 
 
 class MLP(Encoder):
@@ -17,6 +17,7 @@ class MLP(Encoder):
 
     def __init__(self, form: Form, *, width: int = 64, depth: int = 2, outputs: int = 64) -> None:
         super().__init__()
+        require_kind(form, "vector", "sequence", "image", "video")
         require_positive("mlp", width=width, depth=depth, outputs=outputs)
         self.outputs = outputs
         widths = [math.prod(form.shape), *[width] * (depth - 1), outputs]
