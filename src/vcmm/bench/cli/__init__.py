@@ -47,7 +47,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
     )
     app.command()(demo)
     app.command("list")(list_)
-    app.add_typer(data_application, name="data")
+    app.add_typer(data_application(arguments), name="data")
     app.command()(with_axes(run, SPEC_AXES, arguments))
     app.command()(with_axes(sweep, SWEEP_AXES, arguments, suite=True))
     app.command()(with_axes(compare, COMPARE_AXES, arguments))

@@ -108,15 +108,20 @@ def with_axes(
             given = _given(flags, owners, values)
         return command(given=given, **values)
 
+    return signed(completed_command, command, flags, "given")
+
+
+def signed(made: Any, command: Callable[..., Any], flags: Flags, internal: str) -> Any:
+    """`made` as Typer sees it: the command without its internal argument, and with the flags."""
     signature = inspect.signature(command, eval_str=True)
-    own = [one for name, one in signature.parameters.items() if name != "given"]
+    own = [one for name, one in signature.parameters.items() if name != internal]
     positional = [one for one in own if one.kind is not one.KEYWORD_ONLY]
     keywords = [one for one in own if one.kind is one.KEYWORD_ONLY]
     whole = inspect.Signature([*positional, *flags.parameters, *keywords])
-    completed_command.__signature__ = whole
-    completed_command.__annotations__ = {}
-    completed_command.__name__, completed_command.__doc__ = command.__name__, command.__doc__
-    return completed_command
+    made.__signature__ = whole
+    made.__annotations__ = {}
+    made.__name__, made.__doc__ = command.__name__, command.__doc__
+    return made
 
 
 def _declare_axes(
@@ -213,13 +218,7 @@ def _given(flags: Flags, owners: Mapping[str, tuple[str, str]], values: dict[str
     for axis in flags.axes:
         values.pop(axis)
     values.pop("encoders", None)
-    options: dict[str, dict[str, Value]] = {}
-    for argument, (owner, parameter) in flags.options.items():
-        text: str | None = values.pop(argument)
-        if text is not None:
-            what = f"--{owner}.{parameter.name}" if owner else f"--{parameter.name}"
-            value = read(what.replace("_", "-"), parameter.annotation, text)
-            options.setdefault(owner, {})[parameter.name] = value
+    options = taken(flags, values)
     made = {owner: Choice(name, **options.get(owner, {})) for owner, (_, name) in owners.items()}
     encoders = {
         owner.removeprefix("encoders."): choice
@@ -228,6 +227,18 @@ def _given(flags: Flags, owners: Mapping[str, tuple[str, str]], values: dict[str
     }
     axes = {owner: choice for owner, choice in made.items() if owner in SPEC_AXES}
     return Given(axes, encoders, options.get("", {}))
+
+
+def taken(flags: Flags, values: dict[str, Any]) -> dict[str, dict[str, Value]]:
+    """Take the options out of what Typer read: by owner, those that were given."""
+    options: dict[str, dict[str, Value]] = {}
+    for argument, (owner, parameter) in flags.options.items():
+        text: str | None = values.pop(argument)
+        if text is not None:
+            what = f"--{owner}.{parameter.name}" if owner else f"--{parameter.name}"
+            value = read(what.replace("_", "-"), parameter.annotation, text)
+            options.setdefault(owner, {})[parameter.name] = value
+    return options
 
 
 def value_of(arguments: Sequence[str], flag: str) -> str | None:

@@ -1,21 +1,19 @@
-"""`vcmm data`: which data sets there are, getting them, and looking at one's own."""
+"""`vcmm data`: which data sets there are, getting or preparing them, and looking at one's own."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ..signature import parameters, read
 from .errors import Mistake, mistakes
-from .flags import Json
+from .flags import Json, Plain
 from .listing import described
-
-application = typer.Typer(
-    help="Data sets: list, get, info, check.", no_args_is_help=True, rich_markup_mode="rich"
-)
+from .media import Options, Quick, Root, inspected, prepare, with_options
 
 Name = Annotated[str, typer.Argument(help="A name of `vcmm data list`, or a path.", metavar="NAME")]
 Kinds = Annotated[
@@ -24,13 +22,30 @@ Kinds = Annotated[
         "--kinds", metavar="PAIRS", help="How arrays of your own are read: audio=sequence"
     ),
 ]
-Path_ = Annotated[str, typer.Argument(help="A .npz file or a folder of .npy.", metavar="PATH")]
+Looked = Annotated[
+    str,
+    typer.Argument(help="A data set of media files, or a .npz or folder of .npy.", metavar="NAME"),
+]
 
 
-@application.command("list")
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """All commands; a data set of media that the arguments name brings its options."""
+    app = typer.Typer(
+        help="Data sets: list, get, info, check, prepare.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    app.command("list")(list_)
+    app.command()(get)
+    app.command()(info)
+    app.command()(with_options(check, arguments))
+    app.command()(with_options(prepare, arguments))
+    return app
+
+
 def list_(*, as_json: Json = False) -> None:
     """Names, and whether they can be loaded right away."""
-    from ..data import DATA, available
+    from ..data import DATA, available, obtained_by
 
     found = [
         {**described(name, DATA[name]), "about": first_line(DATA[name]), "here": available(name)}
@@ -41,11 +56,11 @@ def list_(*, as_json: Json = False) -> None:
         return
     width = max(map(len, DATA))
     for one in found:
-        state = "" if one["here"] else f"  (first: vcmm data get {one['name']})"
-        typer.echo(f"{one['name']:<{width}}  {one['about']}{state}")
+        name = str(one["name"])
+        state = "" if one["here"] else f"  (first: {obtained_by(name)})"
+        typer.echo(f"{name:<{width}}  {one['about']}{state}")
 
 
-@application.command()
 def get(
     name: Annotated[str, typer.Argument(help="A name of `vcmm data list`.", metavar="NAME")],
     *,
@@ -59,7 +74,6 @@ def get(
     typer.echo(path)
 
 
-@application.command()
 def info(name: Name, *, kinds: Kinds = None, as_json: Json = False) -> None:
     """Modalities, splits, classes, and where it comes from."""
     from ..data import describe, load
@@ -69,8 +83,26 @@ def info(name: Name, *, kinds: Kinds = None, as_json: Json = False) -> None:
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(told(found)))
 
 
-@application.command()
-def check(path: Path_, *, kinds: Kinds = None, as_json: Json = False) -> None:
+def check(
+    name: Looked,
+    *,
+    options: Options,
+    root: Root = None,
+    quick: Quick = False,
+    kinds: Kinds = None,
+    plain: Plain = False,
+    as_json: Json = False,
+) -> None:
+    """What is there, what lacks and how to obtain it, or what is wrong with your own arrays."""
+    from ..data import COLLECTIONS
+
+    if name in COLLECTIONS or root is not None:
+        inspected(name, options, root, quick=quick, plain=plain, as_json=as_json)
+    else:
+        check_own(name, kinds, as_json=as_json)
+
+
+def check_own(path: str, kinds: str | None, *, as_json: bool) -> None:
     """Look for everything that is wrong with data of one's own."""
     from ..data import check as problems_of
 

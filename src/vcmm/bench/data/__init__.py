@@ -87,7 +87,7 @@ def load(name: str, **options: object) -> Data:
 
 
 def available(name: str) -> bool:
-    """Whether a data set can be loaded right away: it is downloaded or prepared, if it has to be."""
+    """Whether a data set can be loaded right away, without downloading or decoding anything."""
     if name in COLLECTIONS:
         return prepared_at(name, options_of(name, {})).exists()
     return name not in RECIPES or RECIPES[name].path().exists()

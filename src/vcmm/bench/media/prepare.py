@@ -17,9 +17,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -76,7 +77,7 @@ def prepare(
         watch: is told of the progress.
         force: decode everything anew, and also what could not be decoded.
     """
-    tell = watch or _nobody
+    tell = watch or nobody
     given = settled(collection, parameters)
     found = surveyed(collection, root, given)
     final = folder_of(collection, given, cache=cache)
@@ -89,7 +90,8 @@ def prepare(
         parts.mkdir(exist_ok=True)
         for draft in parts.glob("*.tmp"):
             draft.unlink()
-        known = {} if force else _known(found.items, root, final, parts, tell)
+        held = () if force else chain(stored_entries(final), entries(parts))
+        known = known_entries(found.items, root, held, tell)
         job = Job(collection, root, given, parts)
         _decode(job, [item for item in found.items if item.id not in known], workers, known, tell)
         contents = _contents(collection, given, found, known)
@@ -100,8 +102,8 @@ def prepare(
     return final
 
 
-def _nobody(progress: Progress) -> None:
-    """Is told."""
+def nobody(progress: Progress) -> None:
+    """Is told, where nobody watches."""
 
 
 def folder_of(collection: Collection, parameters: Parameters, *, cache: Path | None = None) -> Path:
@@ -186,20 +188,20 @@ def _mine(final: Path) -> Generator[Path]:
         ) from None
 
 
-def _known(
-    items: Sequence[Item], root: Path, final: Path, parts: Path, watch: Watch
+def known_entries(
+    items: Sequence[Item], root: Path, held: Iterable[Entry], watch: Watch
 ) -> dict[str, Entry]:
-    """What need not be decoded again, by id."""
+    """What need not be decoded again, by id: the later ones of what is held count."""
     wanted = {item.id: item for item in items}
     known: dict[str, Entry] = {}
-    for one in (*_stored(final), *entries(parts)):
+    for one in held:
         if one.id in wanted and one.fits(root, wanted[one.id]):
             known[one.id] = one
             watch(Progress("comparing", len(known), len(items)))
     return known
 
 
-def _stored(final: Path) -> Iterator[Entry]:
+def stored_entries(final: Path) -> Iterator[Entry]:
     """What an earlier store holds, if it is in order."""
     try:
         store = open_store(final)

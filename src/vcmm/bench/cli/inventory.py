@@ -1,0 +1,141 @@
+"""What a folder of media holds, and what a store made of it, in a terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..signature import Value
+from .axes import written
+from .tables import console
+
+if TYPE_CHECKING:
+    from ..media.check import Inspection
+    from ..media.store import Store
+
+Json = Mapping[str, Any]
+SHOWN = 10  # samples that are named; --json has all
+ROOM = 12  # classes that get a column each
+
+
+def show_inspection(found: Inspection, root: Path, options: Mapping[str, Value]) -> None:
+    """What there is, what lacks, and what to do next."""
+    tried = "can be used" if found.decoded else "have all their files; whether they decode is open"
+    head(found.name, f"{found.samples} samples {tried}")
+    show_lists(found.lists, found.split_hash)
+    show_reasons("cannot be decoded", found.unreadable)
+    show_reasons("lacking", found.missing)
+    show_remarks(found.remarks)
+    if found.missing:
+        head("\nWhat is expected, and how to obtain it\n")
+        say(found.layout)
+    if found.samples:
+        line = ["vcmm", "data", "prepare", found.name, "--root", str(root)]
+        say(f"\nNext   {shlex.join([*line, *flags(options, '--')])}")
+
+
+def show_store(store: Store, options: Mapping[str, Value]) -> None:
+    """What was prepared, what was left out, and what to do next."""
+    manifest = store.manifest
+    name, failed = manifest["name"], manifest["failed"]
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    head(name, f"{len(store)} of {len(store) + len(failed)} samples are prepared")
+    show_lists(manifest["lists"], manifest["split_hash"])
+    show_reasons("left out", failed)
+    show_reasons("lacking", manifest["missing"])
+    show_remarks(manifest["remarks"])
+    say(f"\nStore  {store.path}  ({amount(size)})")
+    say(f"Next   {shlex.join(['vcmm', 'compare', '--data', name, *flags(options, '--data.')])}")
+
+
+def show_lists(lists: Mapping[str, Json], split_hash: str) -> None:
+    """Samples of every list and class; of many classes the smallest and the largest."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("list", no_wrap=True)
+    table.add_column("samples", justify="right")
+    labels = list(next(iter(lists.values()))["classes"]) if lists else []
+    few = len(labels) <= ROOM
+    for label in labels if few else ("fewest", "most"):
+        table.add_column(Text(label), justify="right" if few else "left")
+    table.add_column("hash", no_wrap=True)
+    for name, one in sorted(lists.items()):
+        counts: dict[str, int] = one["classes"]
+        if few:
+            cells = [str(counts[label]) for label in labels]
+        else:
+            ends = min(counts, key=lambda label: counts[label]), max(counts, key=counts.__getitem__)
+            cells = [f"{counts[label]} {label}" for label in ends]
+        cells = [name, str(one["samples"]), *cells, one["hash"]]
+        table.add_row(*(Text(cell) for cell in cells))
+    screen = console()
+    screen.print()
+    screen.print(table)
+    say(f"\nSplit  {split_hash}, the same for whoever has the same samples in the same lists")
+
+
+def show_reasons(what: str, reasons: Mapping[str, str]) -> None:
+    """Which samples, and why."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not reasons:
+        return
+    head(f"\n{len(reasons)} {what}")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, why in list(reasons.items())[:SHOWN]:
+        table.add_row(Text(f" {name}", style="red"), Text(why))
+    console().print(table)
+    if len(reasons) > SHOWN:
+        say(f" and {len(reasons) - SHOWN} more; --json has all")
+
+
+def show_remarks(remarks: Sequence[str]) -> None:
+    """What a person should know."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not remarks:
+        return
+    head("\nRemarks")
+    lines = Table.grid(padding=(0, 1))
+    for remark in remarks:
+        lines.add_row(" •", Text(remark))
+    console().print(lines)
+
+
+def flags(options: Mapping[str, Value], prefix: str) -> list[str]:
+    """Options as one would type them."""
+    return [
+        part
+        for option, value in options.items()
+        for part in (prefix + option.replace("_", "-"), written(value))
+    ]
+
+
+def amount(size: float) -> str:
+    """14.2 GB"""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def head(bold: str, rest: str = "") -> None:
+    """A line that begins a part of the report."""
+    from rich.text import Text
+
+    text = Text.assemble((bold, "bold"), f"  {rest}" if rest else "")
+    console().print(text, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Lines that may be copied, and are therefore never broken."""
+    console().print(text, markup=False, soft_wrap=True)
