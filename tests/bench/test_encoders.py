@@ -79,6 +79,10 @@ def test_auto_chooses_by_kind_and_hands_its_options_on() -> None:
         ("conv1d", form("image", 1, 5, 5), "kind sequence, not image .* use encoder conv2d"),
         ("conv2d", form("vector", 5), "kind image, not vector .*mlp"),
         ("conv2d", form("sequence", 2, 9), "kind image, not sequence .* use encoder conv1d"),
+        ("conv2d", form("video", 3, 4, 9, 9), "not video .* use encoder resnet18 .* or i3d"),
+        ("auto", form("video", 3, 4, 9, 9), "not video .* use encoder resnet18 .* or i3d"),
+        ("auto", form("tokens", 9), "not tokens .* use encoder bert"),
+        ("mlp", form("tokens", 9), "not tokens .* use encoder bert"),
     ],
 )
 def test_a_modality_of_another_kind_is_refused_with_the_encoder_that_takes_it(

@@ -73,7 +73,7 @@ def largest(clips: Tensor, kernel: Triple, stride: Triple) -> Tensor:
     frames = F.max_pool2d(clips.flatten(1, 2), kernel[1:], stride[1:])
     h, w = frames.shape[2:]
     lines = frames.view(n, c, t, h * w)
-    if kernel[0] != 1:
+    if (kernel[0], stride[0]) != (1, 1):
         lines = F.max_pool2d(lines, (kernel[0], 1), (stride[0], 1))
     return lines.view(n, c, -1, h, w)
 
