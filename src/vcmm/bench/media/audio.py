@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .codec import complete, decodable, decoded, decoding, opened, within
+from .codec import UNKNOWN, complete, decodable, decoded, decoding, opened, within
 from .collection import Undecodable
 
 Wave = npt.NDArray[np.float32]
@@ -144,8 +144,7 @@ def _whole_wav(path: Path) -> None:
             size = int.from_bytes(chunk[4:], "little")
             if chunk[:4] == b"data":
                 there = path.stat().st_size - file.tell()
-                # Recorders that do not know the length yet write 0 or the greatest number.
-                if there < size < 0xFFFF_FF00:
+                if there < size < UNKNOWN:
                     raise Undecodable(f"it is cut off: {there} of its {size} bytes are there")
                 return
             file.seek(size + size % 2, 1)

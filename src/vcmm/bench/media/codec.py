@@ -1,7 +1,7 @@
 """What decoders share: which files they may open, and that a failure is `Undecodable`.
 
-A file is decoded whole or not at all, so that a sample never changes in silence: a packet that does
-not decode, or that is cut off, is an error. Containers are those of the four benchmarks, and are
+No sample is damaged in silence: a packet that does not decode, or that is cut off, is an error, and
+so is a file much shorter than it says. Containers are those of the four benchmarks, and are
 read from this one file; a playlist in disguise opens no other.
 """
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 LFS = b"version https://git-lfs"
 # By the names of their readers; a wav or mp3 in disguise may pass for its sound.
 CONTAINERS = "flv,live_flv,mov,mp4,m4a,avi,matroska,webm,mpeg,mpegts,asf,wav,mp3,flac,ogg,aac"
-MOST_PIXELS = 64_000_000  # of one picture; eight times a frame of 4K
+MOST_PIXELS = 64_000_000  # of one picture; about eight times a frame of 4K
 # The part of the declared time that must be there. A stream often ends a little earlier than the
 # file says, by a frame or by the delay of a codec.
 ENOUGH = Fraction(3, 4)
+UNKNOWN = 0xFFFF_FF00  # from here on, what recorders write that do not know a length yet
 
 # What decoders raise for a file that is not what it claims to be.
 FAILURES: tuple[type[Exception], ...] = (
@@ -47,7 +48,8 @@ FAILURES: tuple[type[Exception], ...] = (
 
 def named(path: Path) -> str:
     """A file as errors name it: with its folder, but not where the root lies."""
-    return "/".join(path.parts[-2:])
+    name = "/".join(path.parts[-2:])
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")  # so that it can be printed
 
 
 @contextmanager
@@ -86,6 +88,7 @@ def opened(path: Path) -> Generator[InputContainer]:
     import av
     from av.error import FFmpegError
 
+    _whole_avi(path)
     options = {
         "format_whitelist": CONTAINERS,
         "protocol_whitelist": "file",
@@ -100,15 +103,27 @@ def opened(path: Path) -> Generator[InputContainer]:
         raise Undecodable(f"it does not decode: {problem.strerror}") from problem
 
 
+def _whole_avi(path: Path) -> None:
+    """Raise if an avi file is much shorter than its header says, for which FFmpeg makes up."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    size = int.from_bytes(head[4:8], "little")
+    if head[:4] == b"RIFF" and head[8:] == b"AVI " and size < UNKNOWN:
+        there = path.stat().st_size
+        if there < ENOUGH * size:
+            raise Undecodable(f"it is cut off: {there} of its {size} bytes are there")
+
+
 def decoded(container: InputContainer, stream: AudioStream | VideoStream) -> Iterator[Any]:
     """All frames of a stream, in the order they are shown in.
 
     A film whose pictures are damaged is damaged, also if only its sound is asked for.
     """
     stream.codec_context.thread_count = 1
+    stream.codec_context.options = {"max_pixels": str(MOST_PIXELS)}  # as pictures may grow later
     for packet in container.demux():
         if packet.is_corrupt:
-            raise Undecodable(f"it is cut off or damaged at {packet.pos} bytes")
+            raise Undecodable(f"it is cut off or damaged (byte {packet.pos})")
         if packet.stream.index == stream.index:
             yield from packet.decode()
 

@@ -42,7 +42,7 @@ def _plain(relative: str) -> str:
         wrong = "holds characters that no file name has"
     elif os.path.isabs(relative) or PureWindowsPath(relative).anchor:
         wrong = "is an absolute path; an entry is relative to the data's folder"
-    elif PureWindowsPath(relative).drive or ".." in re.split(r"[/\\]", relative):
+    elif ".." in re.split(r"[/\\]", relative):
         wrong = "leads out of the data's folder"
     if wrong:
         raise ValueError(f"the entry {relative!r} {wrong}")

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 # Simple ones, whatever the file's name says. Pillow has more, and starts programs for some.
-FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 MOST_BYTES = 2 << 30  # of the frames that are kept of one film
+LEAST_SIDE = 12  # of a frame, for the patches that are searched
 JITTER = Fraction(1, 1000)  # s; a container rounds the times of its frames to this, or better
 
 
@@ -39,7 +40,7 @@ def picture(path: Path, *, side: int | None = None, pixels: int = MOST_PIXELS) -
     with decoding(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata; what counts is whether it decodes
         try:
-            with Image.open(path, formats=FORMATS) as image:
+            with path.open("rb") as file, Image.open(file, formats=FORMATS) as image:
                 _bearable(image.width, image.height, pixels)
                 array = _rgb(ImageOps.exif_transpose(image))
         except UnidentifiedImageError as problem:
@@ -108,6 +109,8 @@ def flow(frames: Pixels, *, bound: float = 20.0) -> npt.NDArray[np.float16]:
 
     if frames.ndim != 4 or frames.shape[3] not in (1, 3) or not len(frames):
         raise ValueError(f"frames of shape {frames.shape}; they are [t, h, w, 3] or [t, h, w, 1]")
+    if min(frames.shape[1:3]) < LEAST_SIDE:
+        raise ValueError(f"frames of shape {frames.shape}; flow needs {LEAST_SIDE} pixels a side")
     grey: Any = frames[..., 0]
     if frames.shape[3] == 3:
         grey = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
@@ -132,7 +135,9 @@ def _bearable(width: int, height: int, pixels: int = MOST_PIXELS) -> None:
     if width * height > pixels:
         raise Undecodable(f"its header says {width} x {height}; at most {pixels} pixels are read")
     if not width * height:
-        raise Undecodable(f"its header says {width} x {height}")
+        raise Undecodable(
+            f"its pictures have no size that can be read, which is {pixels} pixels at most"
+        )
 
 
 def _film(container: InputContainer) -> VideoStream:
