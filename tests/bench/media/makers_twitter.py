@@ -43,7 +43,8 @@ def make(root: Path, name: str = "twitter2015") -> Path:
     for part, cells_of in rows.items():
         write(root / f"{part}.tsv", cells_of, TEST if part == "test" else TRAIN)
         for number, (_, label, image, _, _) in enumerate(cells_of):
-            draw(root / f"{name}_images" / image, int(label), SIDES[number % len(SIDES)])
+            if not (path := root / f"{name}_images" / image).exists():
+                draw(path, int(label), SIDES[number % len(SIDES)])
     vocab(root / "vocab.txt")
     return root
 
