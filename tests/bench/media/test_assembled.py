@@ -90,7 +90,7 @@ def test_train_stays_whole_when_nothing_is_held_out_or_valid_is_a_list() -> None
 def test_what_lacks_and_what_failed_is_told() -> None:
     of = store()
     of.manifest = {"failed": {"a": "why"}, "missing": {"b": "no", "c": "no"}}
-    assert data(of).about.endswith("; 1 did not decode, 2 files or samples lack.")
+    assert data(of).about.endswith(" test; 1 did not decode; 2 lack.")
 
 
 def test_who_is_held_out_depends_on_ids_and_seed_alone() -> None:

@@ -182,5 +182,6 @@ def counted(store: Store, rows: Mapping[SplitName, Ints]) -> str:
     """How many samples each split has, and how many could not be used."""
     parts = ", ".join(f"{len(rows[split])} {split}" for split in SPLITS if split in rows)
     failed, missing = len(store.manifest["failed"]), len(store.manifest["missing"])
-    lost = f"; {failed} did not decode, {missing} files or samples lack" if failed + missing else ""
-    return f"Samples: {parts}{lost}."
+    lost = [f"{failed} did not decode"] if failed else []
+    lost += [f"{missing} lack" + ("s" if missing == 1 else "")] if missing else []
+    return f"Samples: {'; '.join([parts, *lost])}."
