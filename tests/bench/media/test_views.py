@@ -6,7 +6,7 @@ import json
 import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from vcmm.bench.media.views import (
     Tokens,
     picked,
 )
-from vcmm.bench.types import Data, Split
+from vcmm.bench.types import Data, Form, Split
 
 FLOW: dict[str, Any] = {"mean": (0.0, 0.0), "std": (1.0, 1.0)}
 DEPTH: dict[str, Any] = {"mean": (0.0,), "std": (1.0,)}
@@ -163,6 +163,27 @@ def test_rows_are_those_of_the_split() -> None:
     source = viewed("tokens", [5, 0])
     assert len(source) == 2
     assert torch.equal(source.read(np.array([1]), None), viewed("tokens").read(every(1), None))
+
+
+def test_a_batch_of_nothing_has_the_form_too() -> None:
+    assert viewed("rgb").read(every(0), 3).shape == (0, 3, 6, 24, 24)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A view that forgets to make samples alike."""
+
+    form: Form
+
+    def __call__(self, sample: Any, chance: Any) -> Any:
+        return sample
+
+
+def test_samples_of_two_shapes_are_an_error_and_not_stretched() -> None:
+    kept = [np.zeros((3, 4)), np.ones((1, 4))]
+    source = Viewed(kept, np.arange(2), Bare(VIEWS["spectrogram"].form))
+    with pytest.raises(ValueError, match=r"made \(1, 4\) of row 1 and \(3, 4\) of row 0"):
+        source.read(every(2), None)
 
 
 def test_a_batch_of_data_has_every_modality() -> None:

@@ -40,8 +40,18 @@ class Viewed:
 
     def read(self, rows: Array, draw: int | None) -> Tensor:
         """See `Source.read`."""
-        made: list[Array] = []
-        for row in rows.tolist():
+        made: Array | None = None  # filled sample by sample, so that no sample is held twice
+        for k, row in enumerate(rows.tolist()):
             chance = None if draw is None else np.random.default_rng((draw, row))
-            made.append(self.view(self.stored[int(self.rows[row])], chance))
-        return torch.from_numpy(np.stack(made))
+            one = self.view(self.stored[int(self.rows[row])], chance)
+            if made is None:
+                made = np.empty((len(rows), *one.shape), one.dtype)
+            if one.shape != made.shape[1:]:
+                raise ValueError(
+                    f"{self.view} made {one.shape} of row {row} and {made.shape[1:]} of "
+                    f"row {int(rows[0])}; samples of a batch have one shape"
+                )
+            made[k] = one
+        if made is None:
+            return torch.empty((0, *self.view.form.shape))
+        return torch.from_numpy(made)
