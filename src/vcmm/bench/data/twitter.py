@@ -52,8 +52,8 @@ Colours = Literal["clip", "imagenet", "none"]
 
 LABELS = ("negative", "neutral", "positive")  # 0, 1, 2 in the lists
 HEADERS = (
-    ("index", "#1 Label", "#2 ImageID", "#3 String", "#3 String"),
-    ("index", "#1 ImageID", "#2 String", "#2 String"),  # of test.tsv; a label is there all the same
+    "index\t#1 Label\t#2 ImageID\t#3 String\t#3 String",
+    "index\t#1 ImageID\t#2 String\t#2 String",  # of test.tsv; a label is there all the same
 )
 # How a list may be called. AMSS and BSS have the second names.
 FILES = {
@@ -69,10 +69,10 @@ COLOURS = {
 }
 LAYOUT = """\
 {name}/
-  train.tsv, dev.tsv, test.tsv     absa_data/{source} of github.com/jefferyYu/TomBERT; they may also
-                                   lie in annotations/ or {name}/
-  {name}_images/*.jpg         the link "Download tweet images" in the README there
-  vocab.txt                        huggingface.co/google-bert/bert-base-uncased
+  train.tsv, dev.tsv, test.tsv  absa_data/{source} of github.com/jefferyYu/TomBERT; they may also lie
+                                in annotations/ or {name}/
+  {name}_images/*.jpg      the link for each tweet's image in the README there
+  vocab.txt                     huggingface.co/google-bert/bert-base-uncased
 
 The three lists have {counts} rows. The pictures belong to those who posted them; there is
 no licence that lets anybody pass them on, so each group downloads its own copy."""
@@ -92,10 +92,10 @@ class Row:
 def read(path: Path) -> list[Row]:
     """The rows of a list of either header."""
     header, *rest = lines(path) or [""]
-    if tuple(header.split("\t")) not in HEADERS:
+    if header not in HEADERS:
         raise ValueError(
-            f"{path}, line 1: the header is {header[:200]!r}, which is neither "
-            f"{' nor '.join(repr('	'.join(one)) for one in HEADERS)}"
+            f"{path}, line 1: the header is {header[:200]!r}, which is neither {HEADERS[0]!r} nor "
+            f"{HEADERS[1]!r}"
         )
     rows: list[Row] = []
     seen: dict[str, int] = {}
