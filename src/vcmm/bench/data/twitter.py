@@ -69,13 +69,12 @@ COLOURS = {
 }
 LAYOUT = """\
 {name}/
-  train.tsv, dev.tsv, test.tsv  absa_data/{source} of github.com/jefferyYu/TomBERT; they may also lie
-                                in annotations/ or {name}/
+  train.tsv, dev.tsv, test.tsv  absa_data/{source} of github.com/jefferyYu/TomBERT;
+                                they may also lie in annotations/ or {name}/
   {name}_images/*.jpg      the link for each tweet's image in the README there
   vocab.txt                     huggingface.co/google-bert/bert-base-uncased
 
-The three lists have {counts} rows. The pictures belong to those who posted them; there is
-no licence that lets anybody pass them on, so each group downloads its own copy."""
+The three lists have {counts} rows. The pictures belong to those who posted them."""
 
 
 @dataclass(frozen=True, slots=True)
