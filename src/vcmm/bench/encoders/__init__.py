@@ -1,4 +1,8 @@
-"""Encoders by name: each makes a module, with `outputs` features, for a modality's `Form`."""
+"""Encoders by name: each makes a module, with `outputs` features, for a modality's `Form`.
+
+`docs/encoders.md` says which takes what. To add one, write its file and its line in `ENCODERS`, and
+which kind of modality it is tried on in `vcmm.bench.trial`.
+"""
 
 from __future__ import annotations
 

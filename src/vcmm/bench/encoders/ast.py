@@ -53,7 +53,7 @@ class AST(Pretrained):
         layers: int = 12,
         width: int = 768,
         heads: int = 12,
-        fresh: tuple[str, ...] = (),
+        fresh: tuple[str, ...] | None = None,
         weights: str | None = None,
     ) -> None:
         from transformers import ASTConfig, ASTModel

@@ -75,7 +75,7 @@ class BERT(Pretrained):
         words: int = 30522,
         dropout: float = 0.1,
         pooled: bool = False,
-        fresh: tuple[str, ...] = (),
+        fresh: tuple[str, ...] | None = None,
         weights: str | None = None,
     ) -> None:
         from transformers import BertConfig, BertModel

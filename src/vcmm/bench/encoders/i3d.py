@@ -147,7 +147,7 @@ class I3D(Pretrained):
         form: Form,
         *,
         width: float = 1.0,
-        fresh: tuple[str, ...] = (),
+        fresh: tuple[str, ...] | None = None,
         weights: str | None = None,
     ) -> None:
         super().__init__(weights, fresh)

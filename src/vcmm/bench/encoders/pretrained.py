@@ -19,10 +19,10 @@ class Pretrained(Encoder):
 
     unused: tuple[str, ...] = ()  # parts of such files that no features come from
 
-    def __init__(self, weights: str | None, fresh: tuple[str, ...]) -> None:
+    def __init__(self, weights: str | None, fresh: tuple[str, ...] | None) -> None:
         super().__init__()
         self.weights = weights
-        self.fresh = fresh
+        self.fresh = fresh or ()
         self.loaded: Loaded | None = None  # what came of the file
 
     def reset_parameters(self) -> None:

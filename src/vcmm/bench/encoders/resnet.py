@@ -85,7 +85,7 @@ class ResNet(Pretrained):
         *,
         width: int,
         classifier: int,
-        fresh: tuple[str, ...],
+        fresh: tuple[str, ...] | None,
         weights: str | None,
     ) -> None:
         super().__init__(weights, fresh)
@@ -135,7 +135,7 @@ def resnet18(
     *,
     width: int = 64,
     classifier: int = 0,
-    fresh: tuple[str, ...] = (),
+    fresh: tuple[str, ...] | None = None,
     weights: str | None = None,
 ) -> ResNet:
     """ResNet-18 for images, spectrograms and frames; 512 features, or those of its classifier.
@@ -157,7 +157,7 @@ def resnet34(
     *,
     width: int = 64,
     classifier: int = 0,
-    fresh: tuple[str, ...] = (),
+    fresh: tuple[str, ...] | None = None,
     weights: str | None = None,
 ) -> ResNet:
     """ResNet-34 for images, spectrograms and frames; options as in resnet18."""
@@ -171,7 +171,7 @@ def resnet50(
     *,
     width: int = 64,
     classifier: int = 0,
-    fresh: tuple[str, ...] = (),
+    fresh: tuple[str, ...] | None = None,
     weights: str | None = None,
 ) -> ResNet:
     """ResNet-50 for images, spectrograms and frames; 2048 features, options as in resnet18."""
