@@ -41,7 +41,7 @@ def find(root: Path, parameters: Parameters) -> Found:
 def decode(root: Path, item: Item, parameters: Parameters) -> dict[str, Array]:
     (path,) = item.files["text"]
     text = (root / path).read_text(encoding="utf-8")
-    act(text, root)
+    act(text)
     if not text:
         raise Undecodable(f"{path} is empty")
     letters = np.frombuffer(text.encode(), np.uint8)
@@ -52,7 +52,7 @@ def decode(root: Path, item: Item, parameters: Parameters) -> dict[str, Array]:
     }
 
 
-def act(text: str, root: Path) -> None:
+def act(text: str) -> None:
     """What a decoder does at its worst."""
     word, _, rest = text.partition(" ")
     if word == "crash":
@@ -67,6 +67,9 @@ def act(text: str, root: Path) -> None:
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+    if word in ("tell", "pause"):  # who decodes it, and takes its time
+        Path(rest).write_text(str(os.getpid()), encoding="utf-8")
+        time.sleep(3600 if word == "tell" else 1)
     if word == "raise":
         raise KeyError(rest)
 

@@ -24,7 +24,7 @@ def show_inspection(found: Inspection, root: Path, options: Mapping[str, Value])
     """What there is, what lacks, and what to do next."""
     tried = "can be used" if found.decoded else "have all their files; whether they decode is open"
     head(found.name, f"{found.samples} samples {tried}")
-    show_lists(found.lists, found.split_hash)
+    show_lists(found.lists, found.labels, found.split_hash)
     show_reasons("cannot be decoded", found.unreadable)
     show_reasons("lacking", found.missing)
     show_remarks(found.remarks)
@@ -42,7 +42,7 @@ def show_store(store: Store, options: Mapping[str, Value]) -> None:
     name, failed = manifest["name"], manifest["failed"]
     size = sum(file["bytes"] for file in manifest["files"].values())
     head(name, f"{len(store)} of {len(store) + len(failed)} samples are prepared")
-    show_lists(manifest["lists"], manifest["split_hash"])
+    show_lists(manifest["lists"], store.labels, manifest["split_hash"])
     show_reasons("left out", failed)
     show_reasons("lacking", manifest["missing"])
     show_remarks(manifest["remarks"])
@@ -50,7 +50,7 @@ def show_store(store: Store, options: Mapping[str, Value]) -> None:
     say(f"Next   {shlex.join(['vcmm', 'compare', '--data', name, *flags(options, '--data.')])}")
 
 
-def show_lists(lists: Mapping[str, Json], split_hash: str) -> None:
+def show_lists(lists: Mapping[str, Json], labels: Sequence[str], split_hash: str) -> None:
     """Samples of every list and class; of many classes the smallest and the largest."""
     from rich.table import Table
     from rich.text import Text
@@ -58,7 +58,6 @@ def show_lists(lists: Mapping[str, Json], split_hash: str) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("list", no_wrap=True)
     table.add_column("samples", justify="right")
-    labels = list(next(iter(lists.values()))["classes"]) if lists else []
     few = len(labels) <= ROOM
     for label in labels if few else ("fewest", "most"):
         table.add_column(Text(label), justify="right" if few else "left")

@@ -261,6 +261,8 @@ def attempt(job: Job, item: Item) -> tuple[Entry, Mapping[str, Array]]:
     stamps = None if job.parts is None else stamped(job.root, item)
     try:
         arrays = job.collection.decode(job.root, item, job.parameters)
+        if not arrays:
+            raise Undecodable("decoding it gives nothing")
         for modality, array in arrays.items():
             _look(modality, array)
     except Undecodable as error:

@@ -348,7 +348,7 @@ def _write(folder: Path, contents: Contents, watch: Watch) -> None:
 
 
 def _publish(work: Path, final: Path) -> None:
-    """Put the store in its place. An older one steps aside, so that one of them is always there."""
+    """Put the store in its place. An older one steps aside, and comes back if this is cut short."""
     shutil.rmtree(work / "old", ignore_errors=True)
     if final.exists():
         os.replace(final, work / "old")
