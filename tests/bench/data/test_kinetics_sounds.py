@@ -19,6 +19,7 @@ from vcmm.bench.data import kinetics_sounds as ks
 from vcmm.bench.media.audio import fbank, waveform
 from vcmm.bench.media.check import inspect
 from vcmm.bench.media.collection import Found, Undecodable
+from vcmm.bench.media.index import CLIP, Named
 from vcmm.bench.media.lists import list_hash
 from vcmm.bench.media.prepare import load_store, prepare
 from vcmm.bench.spec import Choice, Spec
@@ -122,7 +123,7 @@ def test_one_kind_of_file_is_used_for_all(clips: Path, tmp_path: Path) -> None:
 
 
 def test_names_with_and_without_the_end_of_a_clip() -> None:
-    files = ks.Named()
+    files = Named()
     for number, name in enumerate(
         ["aaaaaaaaaaa_000010_000020", "bbbbbbbbbbb_3", "ccccccccccc", "ddddddddddd_000001_000011"]
     ):
@@ -135,6 +136,17 @@ def test_names_with_and_without_the_end_of_a_clip() -> None:
     assert files.get("ccccccccccc_000003_000013") == ["2"]
     assert files.get("ddddddddddd") == []  # which of the two is not said
     assert files.get("ddddddddddd_1") == ["3"]
+
+
+def test_a_file_that_two_ids_find_is_neither(clips: Path, tmp_path: Path) -> None:
+    """Lists that write ids in two ways could train on what they judge."""
+    root = shutil.copytree(clips, tmp_path / "root")
+    with (root / "my_test.txt").open("a") as file:
+        file.write(f"{VIDEO}_5,10,1\n")
+    of = found(root)
+    assert set(of.missing) == {makers.name(VIDEO), f"{VIDEO}_5"}
+    assert "is found for" in of.missing[f"{VIDEO}_5"]
+    assert len(of.items) == 23
 
 
 def test_of_several_files_the_one_below_its_list_is_taken(root: Path) -> None:
@@ -175,9 +187,9 @@ def test_classes_are_compared_with_those_that_are_known(root: Path) -> None:
         "the 31 of AdaMML without blowing nose and with strumming guitar"
     )
     assert ks.class_hash(known) != ks.class_hash(other)
-    assert any(
-        "without blowing nose, blowing out" in line for line in found(root, split="csv").remarks
-    )
+    told = found(root, split="csv").remarks[-1]
+    assert "without blowing nose, blowing out candles" in told
+    assert told.endswith("laughing, and 22 more")
 
 
 @pytest.mark.parametrize(
@@ -239,6 +251,8 @@ def test_lists_that_lack_are_told(tmp_path: Path) -> None:
     ) as error:
         prepare(ks.COLLECTION, tmp_path, {"split": "csv"}, cache=tmp_path / "cache")
     assert "cvdfoundation/kinetics-dataset" in str(error.value)
+    makers.titled(tmp_path)
+    assert found(tmp_path).missing["my_test.txt"].endswith("split=csv are, so say --split csv")
 
 
 def test_links_are_not_followed_out_of_the_root(root: Path, tmp_path: Path) -> None:
@@ -295,7 +309,7 @@ def test_the_published_lists_are_read_and_known() -> None:
     assert labels == tuple(map(str, range(31)))
     assert sum(", the published list" in line for line in ks.told("ogm", lists, labels)) == 2
     for listed in lists.values():
-        assert all(ks.CLIP.fullmatch(name) for name in listed)
+        assert all(CLIP.fullmatch(name) for name in listed)
 
 
 # What is prepared

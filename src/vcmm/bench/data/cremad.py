@@ -62,16 +62,15 @@ KNOWN = {
     "actor/test": "5e4d9e7c1137d306f3d5b1a7e91ed87cb6352ddbf0bb77b88a9688237ae9a98f",
 }
 LAYOUT = """\
-ROOT/AudioWAV/1001_DFA_ANG_XX.wav            7442 files
-ROOT/VideoFlash/1001_DFA_ANG_XX.flv          7442 files, or instead of them
-ROOT/Image-01-FPS/1001_DFA_ANG_XX/00000.jpg  frames, one for each second
-ROOT/annotations/train.csv, test.csv         "1001_DFA_ANG_XX,ANG" on a line; also found in
-                                             ROOT and in ROOT/data/CREMAD. Only split=ogm needs them
+ROOT/AudioWAV/1001_DFA_ANG_XX.wav              7442 files
+ROOT/VideoFlash/1001_DFA_ANG_XX.flv            7442 files, or instead of them
+ROOT/Image-01-FPS/1001_DFA_ANG_XX/00000.jpg    frames, one for each second
+ROOT/annotations/train.csv, test.csv           "1001_DFA_ANG_XX,ANG" on a line
+The lists may also lie in ROOT/data/CREMAD or ROOT; only split=ogm needs them.
 
-Media: git clone https://github.com/CheyneyComputerScience/CREMA-D, then git lfs pull within it.
-A .wav of about 130 bytes is a pointer that git lfs has not replaced yet.
-Lists: data/CREMAD of https://github.com/GeWu-Lab/OGM-GE_CVPR2022
-Frames are made of the videos; Image-01-FPS is taken if it is there."""
+Media: git clone https://github.com/CheyneyComputerScience/CREMA-D, and git lfs pull
+within it; a .wav of about 130 bytes is a pointer that git lfs has not replaced yet.
+Lists: data/CREMAD of https://github.com/GeWu-Lab/OGM-GE_CVPR2022"""
 
 
 def parameters(*, audio: Audio = "stft-3s", pictures: Pictures = "auto", side: int = SIDE) -> None:
@@ -309,7 +308,7 @@ def told(lists: Mapping[str, Mapping[str, str]]) -> list[str]:
     said: list[str] = []
     for name, labels in sorted(lists.items()):
         found = list_hash(labels)
-        line = f"list {name}: {len(labels)} clips, sha256 {found[:16]}"
+        line = f"list {name} names {len(labels)} clips, sha256 {found[:16]}"
         if name in KNOWN:
             what = "the published list" if name.startswith("ogm") else f"that of all {ALL} clips"
             line += f", {'' if found == KNOWN[name] else 'not '}{what}"

@@ -23,14 +23,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..media import folders
 from ..media.assembled import assembled
 from ..media.clips import Sound, decoded
 from ..media.collection import Collection, Found, Item, Parameters, Undecodable
+from ..media.index import Index, Named, indexed, nearest
 from ..media.lists import add, apart, checked, first_of, list_hash, rows
 from ..types import Array, Data, SplitName
 
@@ -49,8 +48,8 @@ SCALE: dict[Audio, tuple[float, float]] = {
 }
 SIDE = 256
 MOST = 10  # frames; a clip lasts 10 s
+SHOWN = 5  # names of classes in a line
 FEW = 3  # frames; published loaders skip clips that have no more
-VIDEOS = (".mp4", ".mkv", ".webm", ".avi")
 PLACES: dict[SplitOf, dict[str, tuple[str, ...]]] = {
     "ogm": {
         part: tuple(
@@ -60,7 +59,6 @@ PLACES: dict[SplitOf, dict[str, tuple[str, ...]]] = {
     },
     "csv": {part: (f"annotations/{part}.csv", f"{part}.csv") for part in ("train", "test")},
 }
-CLIP = re.compile(r"(.{11})_([0-9]+)(?:_[0-9]+)?")  # YouTube's id, and when the clip begins
 KNOWN = {  # `list_hash` of the lists of OGM-GE
     "ogm/train": "7dded03fa610168c7c1737a03fce3abd33ef48b16c6cc61c6b38e33fdced2095",
     "ogm/test": "58cfbca79252ea8c5fe9c990d0dd68df7e2fdc29f5a0f133bb9fae32c88f99fa",
@@ -75,22 +73,19 @@ CLASSES = (
     "tap dancing, tapping guitar, tapping pen, tickling"
 )
 LAYOUT = """\
-ROOT/my_train.txt, my_test.txt                       the lists for split=ogm, or
-ROOT/annotations/train.csv, test.csv                 with columns youtube_id,label for split=csv
-
-and anywhere below ROOT, named by the id in the list,
-  ROID_000010_000020.mp4                             clips with their sound, or
-  Image-01-FPS/ROID_000010_000020/frame_00001.jpg    frames, one for each second, and
-  ROID_000010_000020.wav                             the sound of each clip
-In the csv form these are train_img/Image-01-FPS, train_wav, test_img/Image-01-FPS and test_wav.
-An id ROID_10 finds files named ROID_000010_000020 or ROID as well, and an id ROID the one clip of
-that video.
+ROOT/my_train.txt, my_test.txt           "CLIP,10,number" on a line, for split=ogm
+ROOT/annotations/train.csv, test.csv     columns youtube_id,label, for split=csv
+and anywhere below ROOT, for every CLIP of the lists,
+  CLIP.mp4                               the clip with its sound, or
+  Image-01-FPS/CLIP/frame_00001.jpg      frames, one for each second, and
+  CLIP.wav                               its sound
+AMSS and BSS have train_img/Image-01-FPS, train_wav, test_img/Image-01-FPS, test_wav.
+A CLIP is VIDEO_000010_000020, VIDEO_10, or VIDEO if it is the only one of its video,
+where VIDEO is the 11 letters of YouTube; files may be named in another of these ways.
 
 Lists: data/KineticSound of https://github.com/GeWu-Lab/OGM-GE_CVPR2022
-Media: the clips of Kinetics-400 (https://github.com/cvdfoundation/kinetics-dataset). Some of them
-are gone; compare the lists of what you have with what a paper had.""".replace(
-    "ROID", "ZeS9dkU1C_I"
-)
+Media: clips of Kinetics-400, https://github.com/cvdfoundation/kinetics-dataset
+Some clips are gone; compare the lists of what you have with what a paper had."""
 
 
 def parameters(
@@ -168,41 +163,6 @@ def load(
     )
 
 
-class Named:
-    """Files of one kind by the name of their clip."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, list[str]] = {}
-        self._clips: dict[str, set[str]] = {}  # of every video
-
-    def add(self, name: str, path: str) -> None:
-        """Note a file."""
-        self._files.setdefault(name, []).append(path)
-        if matched := CLIP.fullmatch(name):
-            self._clips.setdefault(matched[1], set()).add(name)
-
-    def get(self, name: str) -> list[str]:
-        """The files of a clip. They may be named with or without its end, or by the video alone."""
-        others = [name]
-        if matched := CLIP.fullmatch(name):
-            video, start = matched[1], int(matched[2])
-            others += [f"{video}_{start:06d}_{start + 10:06d}", f"{video}_{start}", video]
-        elif len(clips := self._clips.get(name, set[str]())) == 1:
-            others += clips
-        return next((self._files[other] for other in others if other in self._files), list[str]())
-
-
-@dataclass(slots=True)
-class Index:
-    """The files of a folder."""
-
-    sounds: Named = field(default_factory=Named)
-    videos: Named = field(default_factory=Named)
-    frames: Named = field(default_factory=Named)  # folders
-    inner: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # what is in one
-    wrong: dict[str, str] = field(default_factory=dict[str, str])  # what may not be opened
-
-
 def find(root: Path, parameters: Parameters) -> Found:
     """The clips of the lists, as far as their files are there."""
     split: SplitOf = parameters["split"]
@@ -238,7 +198,21 @@ def find(root: Path, parameters: Parameters) -> Found:
             f"{several} clips lie in several places; a folder named after their list is taken, "
             "train_img for train, and then the first by name"
         )
+    items = unshared(items, missing)
     return Found(tuple(items), labels, missing, tuple(remarks))
+
+
+def unshared(items: Sequence[Item], missing: dict[str, str]) -> list[Item]:
+    """The items whose files are theirs alone; of others nobody knows which clip they are."""
+    owners: dict[str, list[str]] = {}
+    for item in items:
+        for path in {*item.files["audio"], item.files["visual"][0]}:
+            owners.setdefault(path, []).append(item.id)
+    for path, names in owners.items():
+        if len(names) > 1:
+            for name in names:
+                missing[name] = f"{path} is found for {' and for '.join(names)}; name it after one"
+    return [item for item in items if item.id not in missing]
 
 
 def decode(root: Path, item: Item, parameters: Parameters) -> Mapping[str, Array]:
@@ -261,6 +235,10 @@ def read(root: Path, split: SplitOf) -> tuple[dict[str, dict[str, str]], dict[st
         if place is None
     }
     if missing:
+        for other in PLACES:
+            if other != split and all(first_of(root, PLACES[other][part]) for part in places):
+                hint = f"; those for split={other} are, so say --split {other}"
+                missing = {name: why + hint for name, why in missing.items()}
         return {}, missing
     reader = numbered if split == "ogm" else titled
     lists = {f"{split}/{part}": reader(root / str(place)) for part, place in places.items()}
@@ -307,28 +285,6 @@ def classes(split: SplitOf, lists: Mapping[str, Mapping[str, str]]) -> tuple[str
     return tuple(sorted(train, key=int if split == "ogm" else None))
 
 
-def indexed(root: Path) -> Index:
-    """Read the whole folder once."""
-    index = Index()
-    for folder, here in folders.tree(root):
-        inner: list[str] = []
-        for one in here:
-            if one.wrong:
-                index.wrong[one.path] = one.wrong
-            elif one.folder:
-                continue
-            elif one.ending == ".wav":
-                index.sounds.add(one.stem, one.path)
-            elif one.ending in VIDEOS:
-                index.videos.add(one.stem, one.path)
-            elif one.ending in folders.PICTURES:
-                inner.append(one.path)
-        if inner:
-            index.inner[folder] = inner
-            index.frames.add(folder.rpartition("/")[2], folder)
-    return index
-
-
 def sources(index: Index, wanted: Iterable[str], pictures: Pictures) -> tuple[Named, Named]:
     """Where frames and sounds are taken from: from one kind of file for all clips."""
     names = list(wanted)
@@ -339,15 +295,6 @@ def sources(index: Index, wanted: Iterable[str], pictures: Pictures) -> tuple[Na
     return index.frames if ready else index.videos, index.sounds if recorded else index.videos
 
 
-def nearest(places: Sequence[str], part: str) -> str:
-    """Of several files, one below a folder that is named after the list; else the first."""
-
-    def strange(place: str) -> bool:
-        return not any(folder.startswith(part) for folder in place.split("/")[:-1])
-
-    return min(places, key=lambda place: (strange(place), place))
-
-
 def told(
     split: SplitOf, lists: Mapping[str, Mapping[str, str]], labels: Sequence[str]
 ) -> list[str]:
@@ -355,7 +302,7 @@ def told(
     said: list[str] = []
     for name, listed in sorted(lists.items()):
         found = list_hash(listed)
-        said.append(f"list {name}: {len(listed)} clips, sha256 {found[:16]}")
+        said.append(f"list {name} names {len(listed)} clips, sha256 {found[:16]}")
         if name in KNOWN:
             said[-1] += f", {'' if found == KNOWN[name] else 'not '}the published list"
     line = f"{len(labels)} classes, sha256 {class_hash(labels)[:16]}"
@@ -364,7 +311,7 @@ def told(
     known = set(CLASSES.split(", "))
     plain = {label.lower().replace("_", " ") for label in labels}
     parts = [
-        f"{what} {', '.join(sorted(differ))}"
+        f"{what} {some(sorted(differ))}"
         for what, differ in (
             ("without", known - plain),
             ("with", plain - known),
@@ -372,6 +319,12 @@ def told(
         if differ
     ]
     return [*said, f"{line}: the 31 of AdaMML{' ' + ' and '.join(parts) if parts else ''}"]
+
+
+def some(names: Sequence[str]) -> str:
+    """A few of many names."""
+    rest = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *rest])
 
 
 def few(items: Sequence[Item], ready: bool) -> list[str]:
