@@ -145,6 +145,18 @@ def read(what: str, annotation: Any, text: str) -> Value:
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
+def written(value: Value) -> str:
+    """A default as one would type it."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return ",".join(written(one) for one in cast(Sequence[Value], value))
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, Value], value)
+        return ",".join(f"{key}={written(one)}" for key, one in pairs.items())
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
 def spelled(annotation: Any) -> str:
     """A type as a person would say it."""
     origin, inner = get_origin(annotation), get_args(annotation)

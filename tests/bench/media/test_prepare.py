@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from vcmm.bench.folder import locked
+from vcmm.bench.media import crew
 from vcmm.bench.media.check import inspect
 from vcmm.bench.media.collection import Collection, Found, Item
 from vcmm.bench.media.crew import Job, attempt
@@ -85,7 +86,7 @@ def test_what_is_not_prepared_says_how_it_is(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         load_store(COLLECTION, {"scale": 2, "sizes": (4, 5)}, cache=tmp_path)
     assert str(error.value).endswith(
-        "run: vcmm data prepare letters --root DIR --scale 2.0 --sizes 4,5"
+        "run: vcmm data prepare letters --root DIR --scale 2 --sizes 4,5"
     )
 
 
@@ -278,6 +279,19 @@ def test_a_look_writes_nothing_and_finds_what_preparing_finds(tmp_path: Path) ->
     assert inspect(COLLECTION, root, {}, cache=cache, watch=watch) == found
     assert watch.decoded == []
     assert json.loads(json.dumps(found.as_json()))["layout"] == COLLECTION.layout
+
+
+@pytest.mark.slow
+def test_a_decoder_that_hangs_costs_its_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "PATIENCE", 3.0)
+    root = letters.write(tmp_path / "root", 4, a_003=f"tell {tmp_path / 'pid'}")
+    prepare(COLLECTION, root, {}, cache=tmp_path / "cache", workers=1)
+    store = load_store(COLLECTION, {}, cache=tmp_path / "cache")
+    assert store.manifest["failed"] == {"a_003": "decoding it takes more than 3 s"}
+    assert len(store) == 3
+    assert not alive(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.slow

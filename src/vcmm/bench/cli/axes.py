@@ -11,11 +11,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from ..signature import Parameter, Value, completed, parameters, read
+from ..signature import Parameter, Value, completed, parameters, read, written
 from ..signature import spelled as spelled_type
 from ..spec import AXES as SPEC_AXES
 from ..spec import Choice, Spec, checked, is_path
@@ -261,15 +261,3 @@ def pairs(text: str) -> dict[str, str]:
             raise ValueError(f"--encoders has {part!r}; write modality=encoder pairs: audio=conv1d")
         found[modality.strip()] = name.strip()
     return found
-
-
-def written(value: Value) -> str:
-    """A default as one would type it."""
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return ",".join(written(one) for one in cast(Sequence[Value], value))
-    if isinstance(value, Mapping):
-        pairs = cast(Mapping[str, Value], value)
-        return ",".join(f"{key}={written(one)}" for key, one in pairs.items())
-    return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -13,7 +13,7 @@ from ..signature import parameters, read
 from .errors import Mistake, mistakes
 from .flags import Json, Plain
 from .listing import described
-from .media import Options, Quick, Root, inspected, prepare, with_options
+from .media import Options, Quick, Root, Workers, inspected, prepare, with_options
 
 Name = Annotated[str, typer.Argument(help="A name of `vcmm data list`, or a path.", metavar="NAME")]
 Kinds = Annotated[
@@ -89,6 +89,7 @@ def check(
     options: Options,
     root: Root = None,
     quick: Quick = False,
+    workers: Workers = None,
     kinds: Kinds = None,
     plain: Plain = False,
     as_json: Json = False,
@@ -97,7 +98,7 @@ def check(
     from ..data import COLLECTIONS
 
     if name in COLLECTIONS or root is not None:
-        inspected(name, options, root, quick=quick, plain=plain, as_json=as_json)
+        inspected(name, options, root, quick=quick, workers=workers, plain=plain, as_json=as_json)
     else:
         check_own(name, kinds, as_json=as_json)
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..signature import Value
-from .axes import written
+from ..signature import Value, written
 from .tables import console
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..signature import parameters, spelled
-from .axes import written
+from ..signature import parameters, spelled, written
 from .flags import Json
 
 What = Literal[

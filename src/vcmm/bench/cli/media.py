@@ -129,7 +129,14 @@ def prepare(
 
 
 def inspected(
-    name: str, options: Options, root: Path | None, *, quick: bool, plain: bool, as_json: bool
+    name: str,
+    options: Options,
+    root: Path | None,
+    *,
+    quick: bool,
+    workers: int | None,
+    plain: bool,
+    as_json: bool,
 ) -> None:
     """What `vcmm data check` does with the name of a collection."""
     from ..media.check import inspect
@@ -140,7 +147,9 @@ def inspected(
         collection = collection_of(name)
         place = rooted("check", collection, root)
         with watched(name, plain=plain, quiet=as_json) as watch:
-            found = inspect(collection, place, options, decode=not quick, watch=watch)
+            found = inspect(
+                collection, place, options, decode=not quick, workers=workers, watch=watch
+            )
     if as_json:
         typer.echo(json.dumps(found.as_json(), indent=2))
     else:

@@ -26,7 +26,7 @@ from typing import Any, Literal, overload
 
 from ..folder import Busy, locked, sync
 from ..launch.local import cores
-from ..signature import completed
+from ..signature import completed, written
 from ..types import Array
 from .collection import Collection, Found, Item, Parameters
 from .crew import Job, decoded
@@ -124,7 +124,7 @@ def load_store(
     if not (folder / "manifest.json").is_file():
         given, usual = settled(collection, parameters), settled(collection, {})
         flags = [
-            f" --{name.replace('_', '-')} {_typed(value)}"
+            f" --{name.replace('_', '-')} {written(value)}"
             for name, value in given.items()
             if value != usual[name]
         ]
@@ -366,10 +366,3 @@ def _room(path: Path) -> Generator[None]:
             raise
         why = f"{error.strerror}; what was decoded is kept, so make room and run it again"
         raise OSError(error.errno, why, error.filename or str(path)) from error
-
-
-def _typed(value: object) -> str:
-    """A value as one would type it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_typed, value))  # pyright: ignore[reportUnknownArgumentType]
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
