@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vcmm.bench.data import load
+from vcmm.bench import signature
+from vcmm.bench.data import DATA, load
 from vcmm.bench.data.nvgesture import COLLECTION, parsed, read
 from vcmm.bench.media.collection import Item, Undecodable
 from vcmm.bench.media.pictures import window
@@ -302,6 +303,12 @@ def test_a_video_that_does_not_decode(own: Path, kind: str) -> None:
 def test_bad_parameters(parameters: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         settled(COLLECTION, parameters)
+
+
+def test_decoding_and_loading_have_the_same_defaults() -> None:
+    loading = signature.parameters(DATA["nvgesture"])
+    for option, of in signature.parameters(COLLECTION.parameters).items():
+        assert (loading[option].default, loading[option].annotation) == (of.default, of.annotation)
 
 
 # From the files to a trained model

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vcmm.bench.data import load
+from vcmm.bench.data import COLLECTIONS, DATA, load
 from vcmm.bench.data.twitter import TWITTER15, TWITTER17, read, written
 from vcmm.bench.media.collection import Item, Undecodable
 from vcmm.bench.media.prepare import load_store, prepare, settled
+from vcmm.bench.signature import parameters
 from vcmm.bench.spec import Choice, Spec
 from vcmm.bench.types import Data
 
@@ -316,6 +317,13 @@ def test_a_picture_that_does_not_decode(own: Path, kind: str) -> None:
 def test_bad_parameters(parameters: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         settled(TWITTER15, parameters)
+
+
+@pytest.mark.parametrize("name", ["twitter15", "twitter17"])
+def test_decoding_and_loading_have_the_same_defaults(name: str) -> None:
+    loading = parameters(DATA[name])
+    for option, of in parameters(COLLECTIONS[name].parameters).items():
+        assert (loading[option].default, loading[option].annotation) == (of.default, of.annotation)
 
 
 # From the files to a trained model
