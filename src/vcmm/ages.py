@@ -86,6 +86,11 @@ class Ages:
             cohorts.setdefault(age, []).append(parameter)
         return cohorts
 
+    def together(self, parameters: list[Tensor]) -> Cohort | None:
+        """The cohort of exactly these parameters, if they are one."""
+        cohort = self._cohorts.get(parameters[0]) if parameters else None
+        return cohort if cohort and cohort.consists_of(parameters) else None
+
     def stands(self, state: Mapping[Tensor, Mapping[str, Any]]) -> bool:
         """Whether nobody has removed or cleared an entry since the last step, nor added one."""
         known = self._known  # nothing, after a checkpoint was loaded
@@ -102,8 +107,7 @@ class Ages:
         return parameter in self._cohorts
 
     def set(self, parameters: list[Tensor], age: Age) -> None:
-        together = self._cohorts.get(parameters[0]) if parameters else None
-        if together and together.consists_of(parameters):
+        if together := self.together(parameters):
             together.age = age
             return
         members = list(parameters)

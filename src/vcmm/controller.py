@@ -21,6 +21,7 @@ from .ages import Ages
 from .checkpoint import Staged, fitting_groups, require_same, signature, stage, write
 from .guard import Guard, tagged
 from .momentum import Group, Writer, base_momenta, binding_of, require_served
+from .plan import Plan, parts_of
 from .policy import Policy, checked
 from .pool import Pool, on_host
 from .probe import Loss, Number, Probe, batches_of
@@ -84,6 +85,7 @@ class MomentumController:
         self._by_hand = False
         self._asked = False  # whether the policy has decided a step that is not taken yet
         self._shown = False
+        self._plan: Plan | None = None  # of the step that this observation is for
         self._arriving: Staged | None = None  # staged while an optimizer state is loading
         self._guard = Guard()
         self._handles: list[RemovableHandle] = []
@@ -119,9 +121,7 @@ class MomentumController:
             self._pool.streams[modality].add(batch)
         groups = tagged(self.optimizer)
         self._pool.device = _device_of(groups)
-        probes = self._pool.anticipate(on_device=self._on_device(groups))
-        if probes is not None:
-            self.policy.anticipate(probes, base_momenta(self._writer.binding, groups))
+        self._plan = self._planned(groups)
         self._guard.note_gradient(self.optimizer)
 
     @property
@@ -163,6 +163,7 @@ class MomentumController:
         if self._pool:
             self._discarded += 1
         self._pool.discard()
+        self._plan = None
         self._guard.forget_gradient()
 
     def attach(self, optimizer: Optimizer | None = None) -> None:
@@ -265,6 +266,9 @@ class MomentumController:
         self._settle()
         self._guard.forget_gradient()
         groups = tagged(self.optimizer)
+        plan, self._plan = self._plan, None
+        if plan is not None and self._follow(plan, groups):
+            return
         base = base_momenta(self._writer.binding, groups)
         if self._asked and not self._pool:  # a step that raised and is tried again, or a subclass's
             self._step.write(self._betas, base, exact=self.exact)  # that calls its parent's
@@ -280,9 +284,46 @@ class MomentumController:
             return
         answer = self.policy.update(probes, base)
         self._betas = checked(type(self.policy).__name__, answer, base, on_device)
+        self._write(groups, base)
+
+    def _write(self, groups: list[Group], base: Mapping[str, Number]) -> None:
         self._asked = self._shown = True
         self._show_betas(groups, base)
         self._step.write(self._betas, base, exact=self.exact)
+
+    def _planned(self, groups: list[Group]) -> Plan | None:
+        """The coming step, if what was observed is likely to be all, and tells enough."""
+        on_device = self._on_device(groups)
+        probes = self._pool.anticipate(on_device=on_device)
+        if probes is None:
+            return None
+        base = base_momenta(self._writer.binding, groups)
+        answer = self.policy.anticipate(probes, base)
+        if answer is None or probes.keys() != self._pool.streams.keys():
+            return None
+        betas = checked(type(self.policy).__name__, answer, base, on_device)
+        parts = parts_of(groups, self._writer, self._ages, betas, base, exact=self.exact)
+        return None if parts is None else Plan(probes, base, answer, betas, parts)
+
+    def _follow(self, plan: Plan, groups: list[Group]) -> bool:
+        """Take the step as it was planned, unless something has come between."""
+        if (
+            getattr(self.optimizer, "found_inf", None) is not None  # a fused kernel may skip it
+            or not self._step.holds(plan.parts, groups)
+            or not self._pool.take(plan.probes)
+        ):
+            return False
+        answer = self.policy.update(plan.probes, plan.base)
+        if answer is not plan.answer:
+            self._betas = checked(type(self.policy).__name__, answer, plan.base, on_device=False)
+            self._write(groups, plan.base)
+            return True
+        self._betas = plan.betas
+        self._asked = self._shown = True
+        for part in plan.parts:
+            part.group[_BETA] = part.beta
+        self._step.follow(plan.parts)
+        return True
 
     def _settle(self) -> None:
         """Undo what a step that raised has left behind."""
@@ -400,7 +441,7 @@ class MomentumController:
 
     def __getstate__(self) -> dict[str, Any]:
         """For deepcopy and pickle. Hooks cannot be copied; `__setstate__` registers new ones."""
-        return {**self.__dict__, "_handles": [], "_guard": Guard()}
+        return {**self.__dict__, "_handles": [], "_guard": Guard(), "_plan": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

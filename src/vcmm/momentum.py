@@ -239,6 +239,22 @@ class Written:
             self._entries.append((key, group[key], value, version))
             group[key] = value
 
+    def moved_to(self, group: Group) -> Written:
+        """The same for another group that holds the same, in which nothing is written yet."""
+        self.group = group
+        return self
+
+    def fits(self) -> bool:
+        """Whether the group holds what it held before."""
+        group = self.group
+        return all(group[key] is before for key, before, _, _ in self._entries)
+
+    def redo(self) -> None:
+        """Write it."""
+        group = self.group
+        for key, _, after, _ in self._entries:
+            group[key] = after
+
     def undo(self) -> None:
         """Put back what was there, or what somebody wrote since, without our factor."""
         for key, before, after, version in self._entries:

@@ -55,11 +55,15 @@ class Policy(Protocol):
         """
         ...
 
-    def anticipate(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> None:
-        """Work out ahead, changing nothing, what `update` will be asked if nothing comes between.
+    def anticipate(
+        self, probes: Mapping[str, Probe], base: Mapping[str, Number]
+    ) -> Mapping[str, Number] | None:
+        """What `update` is going to answer, the very object, if nothing comes between.
 
-        It is called, if at all, when a batch is observed, so that less is left for the step.
+        It is called, if at all, when a batch is observed, so that less is left for the step, and
+        changes nothing that shows. None, if it cannot be said ahead.
         """
+        return None
 
     def metrics(self) -> dict[str, float]:
         """Numbers to log, named "modality/quantity"."""
@@ -170,16 +174,24 @@ class Kalman(Policy):
     def update(
         self, probes: Mapping[str, Probe], base: Mapping[str, Number]
     ) -> Mapping[str, Number]:
-        self.check(base)
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.probes is not probes or ahead.base != base:
+            self.check(base)
             ahead = self._decided(probes, base)
         self._steps += 1
         self._dynamics = ahead.dynamics
         return ahead.betas
 
-    def anticipate(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> None:
+    def anticipate(
+        self, probes: Mapping[str, Probe], base: Mapping[str, Number]
+    ) -> Mapping[str, Number] | None:
+        self._ahead = None
+        try:
+            self.check(base)
+        except ValueError:  # which belongs to the step
+            return None
         self._ahead = self._decided(probes, base)
+        return self._ahead.betas
 
     def _decided(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> _Ahead:
         """What `update` does, without doing it."""
@@ -279,6 +291,11 @@ class Fixed(Policy):
     ) -> Mapping[str, Number]:
         return self.betas
 
+    def anticipate(
+        self, probes: Mapping[str, Probe], base: Mapping[str, Number]
+    ) -> Mapping[str, Number] | None:
+        return self.betas
+
 
 class Frozen(Policy):
     """Follow another policy for `after` steps, then keep its average over the last `average`.
@@ -317,9 +334,10 @@ class Frozen(Policy):
             self._mean = {m: (o := old.get(m, b)) + (b - o) / counted for m, b in now.items()}
         return betas
 
-    def anticipate(self, probes: Mapping[str, Probe], base: Mapping[str, Number]) -> None:
-        if self._steps < self.after:
-            self.policy.anticipate(probes, base)
+    def anticipate(
+        self, probes: Mapping[str, Probe], base: Mapping[str, Number]
+    ) -> Mapping[str, Number] | None:
+        return self.policy.anticipate(probes, base) if self._steps < self.after else self._mean
 
     def metrics(self) -> dict[str, float]:
         return self.policy.metrics()

@@ -174,6 +174,16 @@ class Pool:
         self.discard()
         return probes
 
+    def take(self, probes: Mapping[str, Probe]) -> bool:
+        """`measure` and `remember` what `anticipate` gave; whether these are what it gave last."""
+        if self._ahead is not probes:
+            return False
+        for modality, stream in self.streams.items():
+            stream.memory = self._fresh[modality]
+            stream.clear()
+        self._fresh, self._ahead = {}, None
+        return True
+
     def keep_measurable(self) -> None:
         """Have `remember` keep the last gradient, without asking the device, where this one is nan.
 
