@@ -124,7 +124,7 @@ def test_a_run_whose_worker_dies_every_time_fails_and_says_so(tmp_path: Path) ->
 def test_a_spec_that_another_process_runs_is_waited_for(tmp_path: Path) -> None:
     mine, theirs = tiny(), tiny(seed=1)
     data = load(theirs.data.name, **theirs.data.options)
-    run = run_hash(theirs, data.hash, threads=1)
+    run = run_hash(theirs, data.hash)
     events: list[Event] = []
     with ExitStack() as elsewhere:
         elsewhere.enter_context(locked(tmp_path, run))

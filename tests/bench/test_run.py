@@ -24,6 +24,7 @@ from vcmm.bench.data import DATA
 from vcmm.bench.encoders import ENCODERS
 from vcmm.bench.encoders.mlp import MLP
 from vcmm.bench.events import Event
+from vcmm.bench.execution import Execution
 from vcmm.bench.method import Method, Terms
 from vcmm.bench.methods import METHODS
 from vcmm.bench.optimizers import OPTIMIZERS
@@ -216,7 +217,7 @@ def test_a_run_leaves_torch_as_the_caller_had_it(tmp_path: Path) -> None:
     expected = torch.rand(3)
     torch.manual_seed(5)
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    run(tiny(epochs=1), tmp_path, threads=before[0] + 1)
+    run(tiny(epochs=1), tmp_path, execution=Execution(threads=before[0] + 1))
     after = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     assert after == before
     assert torch.equal(torch.rand(3), expected)
@@ -230,14 +231,14 @@ def test_whatever_numbers_depend_on_is_part_of_the_name(
 
     data = toys.data_of(spec)
     names = {
-        module.run_hash(spec, data.hash, 1),
-        module.run_hash(spec, data.hash, 2),
-        module.run_hash(spec, data.hash, 1, "cuda"),
-        module.run_hash(spec, "another", 1),
-        module.run_hash(tiny(controller="vcmm", seed=4), data.hash, 1),
+        module.run_hash(spec, data.hash),
+        module.run_hash(spec, data.hash, Execution(threads=2)),
+        module.run_hash(spec, data.hash, Execution(device="cuda")),
+        module.run_hash(spec, "another"),
+        module.run_hash(tiny(controller="vcmm", seed=4), data.hash),
     }
     monkeypatch.setattr(module, "RESULT_VERSION", RESULT_VERSION + 1)
-    names.add(module.run_hash(spec, data.hash, 1))
+    names.add(module.run_hash(spec, data.hash))
     assert len(names) == 6
     assert path.name in names
 

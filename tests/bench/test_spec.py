@@ -9,6 +9,7 @@ from typing import Any, get_origin
 
 import pytest
 
+from vcmm.bench.execution import Execution
 from vcmm.bench.registry import registry
 from vcmm.bench.signature import parameters
 from vcmm.bench.spec import AXES, Choice, Spec, canonical, is_path, run_hash
@@ -41,7 +42,7 @@ def required(axis: str, name: str) -> dict[str, Any]:
 
 
 def hashed(spec: Spec) -> str:
-    return run_hash(spec, DATA, 1)
+    return run_hash(spec, DATA)
 
 
 @pytest.mark.parametrize(("axis", "name"), ENTRIES)
@@ -99,8 +100,9 @@ def test_every_field_changes_the_spec_and_its_hash(name: str) -> None:
 
 def test_data_threads_and_device_are_part_of_the_hash() -> None:
     spec = Spec()
-    others = {run_hash(spec, "e" * 64, 1), run_hash(spec, DATA, 2), run_hash(spec, DATA, 1, "cuda")}
-    assert len({hashed(spec), *others}) == 4
+    executions = (Execution(threads=2), Execution(device="cuda"), Execution(precision="bfloat16"))
+    others = {run_hash(spec, "e" * 64), *(run_hash(spec, DATA, one) for one in executions)}
+    assert len({hashed(spec), *others}) == 5
     assert len(hashed(spec)) == 16
     assert set(hashed(spec)) <= set("0123456789abcdef")
 
@@ -130,7 +132,7 @@ def test_where_data_lies_does_not_enter_the_hash_but_its_contents_do() -> None:
     specs = [Spec(data=f"{place}mine.npz") for place in ("", "./", "/a/b/", "../c/")]
     assert len({hashed(spec) for spec in specs}) == 1
     assert len(set(specs)) == len(specs)
-    assert run_hash(specs[0], "e" * 64, 1) != hashed(specs[0])
+    assert run_hash(specs[0], "e" * 64) != hashed(specs[0])
     assert hashed(Spec(data="other.npz")) != hashed(specs[0])
 
 

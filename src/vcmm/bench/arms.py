@@ -98,6 +98,7 @@ def _common(run: Run) -> dict[str, Any]:
         "content": run.data_hash[:8],
         "threads": run.threads,
         "device": run.device,
+        "numerics": run.numerics,
         "version": run.result_version,
     }
 

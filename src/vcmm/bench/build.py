@@ -18,6 +18,7 @@ from . import seeds
 from .controllers import CONTROLLERS
 from .encoders import ENCODERS
 from .encoders.encoder import Encoder
+from .execution import Execution
 from .fusions import FUSIONS
 from .method import Criterion, Method, Watcher, groups
 from .methods import METHODS
@@ -52,11 +53,14 @@ def chosen_data(spec: Spec, data: Data) -> Data:
     return data.select(method.modalities(data.modalities, spec.method.options))
 
 
-def build(spec: Spec, data: Data, device: torch.device | str = "cpu") -> Training:
+def build(spec: Spec, data: Data, execution: Execution | None = None) -> Training:
     """Everything at its beginning. torch's own seed is set from the spec's."""
+    execution = execution or Execution()
     torch.manual_seed(spec.seed)
     data = chosen_data(spec, data)
-    model = build_model(spec, data).to(device)
+    model = build_model(spec, data).to(execution.device)
+    for encoder in model.encoders.values():
+        execute(encoder, execution)
     optimizer = OPTIMIZERS[spec.optimizer.name](groups(model), **spec.optimizer.options)
     criterion: Criterion = F.cross_entropy
     if data.multilabel:
@@ -79,6 +83,16 @@ def build_model(spec: Spec, data: Data) -> Multimodal:
         model = Multimodal(encoders, fusion)
         seeds.initialize(model, spec.seed)
     return model
+
+
+def execute(encoder: Any, execution: Execution) -> None:
+    """Have an encoder compute as asked."""
+    if execution.precision != "float32":
+        encoder.precision = getattr(torch, execution.precision)
+    if execution.channels_last:
+        encoder.to(memory_format=torch.channels_last)
+    if execution.compiled:
+        encoder.compile()
 
 
 def build_encoder(spec: Spec, modality: str, form: Form) -> Encoder:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from . import metrics
+from .ahead import ahead
 from .method import Method
 from .types import Data, Output, SplitName
 
-ROWS = 512  # in a batch, for memory's sake alone
+# In a batch, for memory's sake alone.
+ROWS = 512
+BYTES = 1 << 28
 
 
 @torch.no_grad()
-def evaluate(method: Method, data: Data, split: SplitName) -> dict[str, float]:
+def evaluate(method: Method, data: Data, split: SplitName, loaders: int = 0) -> dict[str, float]:
     """Every metric of the prediction, and the accuracy of every modality's own head."""
     predictions: list[Tensor] = []
     own: dict[str, list[Tensor]] = {}
     targets: list[Tensor] = []
-    for output, target in outputs(method, data, split):
+    for output, target in outputs(method, data, split, loaders):
         predictions.append(method.predict(output))
         targets.append(target)
         for modality, logits in output.logits.items():
@@ -33,7 +37,7 @@ def evaluate(method: Method, data: Data, split: SplitName) -> dict[str, float]:
     return {**metrics.scores(torch.cat(predictions), target), **metrics.gap(accuracies), **heads}
 
 
-def probe(method: Method, data: Data) -> dict[SplitName, dict[str, float]]:
+def probe(method: Method, data: Data, loaders: int = 0) -> dict[SplitName, dict[str, float]]:
     """Per split, how well a linear classifier does on every modality's frozen features.
 
     It is fitted on train. What joint training has made of an encoder is seen here, whatever its own
@@ -42,7 +46,7 @@ def probe(method: Method, data: Data) -> dict[SplitName, dict[str, float]]:
     features: dict[SplitName, dict[str, Tensor]] = {}
     targets: dict[SplitName, Tensor] = {}
     for split in data.splits:
-        parts = list(outputs(method, data, split))
+        parts = list(outputs(method, data, split, loaders))
         targets[split] = torch.cat([target for _, target in parts])
         names = parts[0][0].features
         features[split] = {m: torch.cat([out.features[m] for out, _ in parts]) for m in names}
@@ -80,13 +84,17 @@ def fitted(rows: Tensor, target: Tensor, classes: int, *, decay: float = 1e-3) -
 
 
 @torch.no_grad()
-def outputs(method: Method, data: Data, split: SplitName) -> Iterator[tuple[Output, Tensor]]:
+def outputs(
+    method: Method, data: Data, split: SplitName, loaders: int = 0
+) -> Iterator[tuple[Output, Tensor]]:
     """What the method makes of a split, in order, with the targets."""
     rows = torch.arange(len(data.splits[split]))
-    with judging(method):
-        for part in torch.split(rows, ROWS):
-            batch = data.batch(split, part).to(method.device)
-            yield method(batch.inputs), batch.target
+    parts = torch.split(rows, min(ROWS, data.rows_within(BYTES)))
+    make = partial(data.batch, split)
+    with judging(method), closing(ahead(make, parts, loaders if data.made else 0)) as ready:
+        for batch in ready:
+            there = batch.to(method.device)
+            yield method(there.inputs), there.target
 
 
 @contextmanager

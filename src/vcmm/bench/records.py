@@ -43,6 +43,7 @@ TABLES: dict[str, dict[str, str]] = {
         "peak_bytes": "BIGINT",
         "threads": "BIGINT",
         "device": "VARCHAR",
+        "numerics": "VARCHAR",
         "data_hash": "VARCHAR",
         "result_version": "BIGINT",
         "spec": "JSON",
@@ -117,6 +118,7 @@ class Run:
     data_hash: str
     threads: int
     device: str
+    numerics: str  # all that is not torch's default arithmetic, bfloat16 say
     result_version: int
     metric: str  # what it is judged by
     steps: tuple[Step, ...]
@@ -200,6 +202,7 @@ def _read(folder: Path) -> Run:
         data_hash=outer["data_hash"],
         threads=outer["threads"],
         device=outer["device"],
+        numerics=str(outer.get("numerics", "")),
         result_version=outer["result_version"],
         metric=metric,
         steps=tuple(_lines(folder / "steps.jsonl", texts["steps.jsonl"], _step)),
@@ -335,6 +338,7 @@ def _row(run: Run) -> tuple[Any, ...]:
         run.peak_bytes,
         run.threads,
         run.device,
+        run.numerics,
         run.data_hash,
         run.result_version,
         json.dumps(run.spec),

@@ -28,7 +28,9 @@ from torch import Tensor
 from . import data as data_sets
 from . import folder, judge
 from .build import Training, build, momenta
+from .encoders.weights import digest
 from .events import Event, Kind
+from .execution import Execution
 from .folder import Lines
 from .memory import held_bytes, peak_bytes
 from .spec import RESULT_VERSION, Spec, run_hash
@@ -36,6 +38,7 @@ from .train import EpochEnded, Progress, Stepped, fit
 from .types import Data
 
 ROWS = 400  # about as many steps of a run are written down
+DEFAULT = Execution()
 COUNTS = ("forwards", "backwards", "updates")
 
 Watch = Callable[[Event], None]
@@ -45,9 +48,8 @@ def run(
     spec: Spec,
     root: str | Path = "runs",
     *,
-    threads: int = 1,
+    execution: Execution = DEFAULT,
     checkpoint_every: float = 10.0,
-    device: str = "cpu",
     watch: Watch | None = None,
 ) -> Path:
     """Train what the spec says, unless its record is there already, and return the record's folder.
@@ -55,27 +57,26 @@ def run(
     Args:
         spec: what to train.
         root: where the records of all runs lie.
-        threads: of torch; they change the last digits of a sum, so they are part of the run's hash.
+        execution: where and how.
         checkpoint_every: so many seconds; 0 is after every step.
-        device: where to train.
         watch: is told of everything that happens.
     """
     root = Path(root)
     data = data_sets.load(spec.data.name, **spec.data.options)
-    identity = run_hash(spec, data.hash, threads, device)
+    identity = identity_of(spec, data, execution)
     teller = Teller(watch, identity, spec)
     if folder.is_done(root, identity):
         folder.tidy(root, identity)
         teller.tell("cached")
         return root / identity
-    with folder.locked(root, identity) as work, repeatable(threads):
+    with folder.locked(root, identity) as work, repeatable(execution.threads):
         if folder.is_done(root, identity):  # by the process that held the lock before
             work.rmdir()
             teller.tell("cached")
             return root / identity
         (work / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
         try:
-            with closing(Record(work, spec, data, identity, threads, device)) as record:
+            with closing(Record(work, spec, data, identity, execution)) as record:
                 record.make(checkpoint_every, teller)
         except Exception:
             (work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
@@ -85,9 +86,19 @@ def run(
     return path
 
 
+def identity_of(spec: Spec, data: Data, execution: Execution = DEFAULT) -> str:
+    """The hash of a run, whose files of weights are looked at for it."""
+    files = {choice.options.get("weights") for choice in (spec.encoder, *spec.encoders.values())}
+    weights = {path: digest(path) for path in files if path is not None}
+    return run_hash(spec, data.hash, execution, weights)
+
+
 @contextmanager
 def repeatable(threads: int) -> Generator[None]:
     """torch as every run finds it; afterwards it is as the caller had it, randomness included."""
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # or its sums differ from run to run
     had, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error")  # deterministic, or not at all
@@ -117,23 +128,22 @@ class Record:
     """A run in the making: the training and the files that it fills."""
 
     def __init__(
-        self, work: Path, spec: Spec, data: Data, identity: str, threads: int, device: str
+        self, work: Path, spec: Spec, data: Data, identity: str, execution: Execution
     ) -> None:
         self.work = work
         self.spec = spec
-        self.threads = threads
+        self.execution = execution
         folder.write_json(
             work / "spec.json",
             {
                 "result_version": RESULT_VERSION,
                 "data_hash": data.hash,
                 "metric": "map" if data.multilabel else "accuracy",
-                "threads": threads,
-                "device": device,
+                **execution.identity(),
                 "spec": spec.to_json(),
             },
         )
-        self.training: Training = build(spec, data, device)
+        self.training: Training = build(spec, data, execution)
         self.progress = Progress()
         self.attempt = 1
         self.started = now()
@@ -159,6 +169,7 @@ class Record:
             batch_size=spec.batch_size,
             seed=spec.seed,
             progress=self.progress,
+            loaders=self.execution.workers,
         )
         while (event := self._timed(events)) is not None:
             at = {"epoch": event.epoch, "step": event.step, "steps": training.steps}
@@ -193,10 +204,11 @@ class Record:
         """Rows of evals.jsonl, valid first; returns what valid shows."""
         training = self.training
         last = event.epoch == self.spec.epochs - 1
-        probes = judge.probe(training.method, training.data) if last else {}
+        loaders = self.execution.workers
+        probes = judge.probe(training.method, training.data, loaders) if last else {}
         values: dict[str, dict[str, float]] = {}
         for split in ("valid", "test"):
-            found = judge.evaluate(training.method, training.data, split)
+            found = judge.evaluate(training.method, training.data, split, loaders)
             values[split] = finite({**found, **probes.get(split, {})})
             row = {"epoch": event.epoch, "step": event.step, "split": split}
             self.lines["evals.jsonl"].write({**row, "values": values[split]})
@@ -263,7 +275,8 @@ class Record:
         environment = {
             **machine(),
             "device": str(self.device),
-            "threads": self.threads,
+            "execution": self.execution.to_json(),
+            "threads": self.execution.threads,
             "started": self.started,
             "finished": now(),
             "attempts": self.attempt,

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from .execution import Execution
 from .signature import Value, completed
 
 RESULT_VERSION = 1  # raised whenever the same spec would give other numbers
@@ -169,14 +170,23 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith(".npz") or Path(name).is_dir()
 
 
-def run_hash(spec: Spec, data_hash: str, threads: int, device: str = "cpu") -> str:
+def run_hash(
+    spec: Spec,
+    data_hash: str,
+    execution: Execution | None = None,
+    weights: Mapping[str, str] | None = None,
+) -> str:
     """What a run is known by: all that its numbers depend on.
 
-    Where one's own data lies does not enter, what it contains does.
+    Where one's own data lies does not enter, what it contains does; so with the files of weights,
+    of which `weights` has the sha256.
     """
     values = spec.to_json()
     if is_path(values["data"]["name"]):
         values["data"]["name"] = Path(values["data"]["name"]).name
-    where = {"threads": threads, "device": device}
+    for choice in (values["encoder"], *values["encoders"].values()):
+        if choice.get("weights") is not None:
+            choice["weights"] = (weights or {})[choice["weights"]]
+    where = (execution or Execution()).identity()
     identity = {"spec": values, "data": data_hash, **where, "version": RESULT_VERSION}
     return hashlib.sha256(canonical(identity).encode()).hexdigest()[:16]

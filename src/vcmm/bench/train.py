@@ -7,7 +7,9 @@ checkpoint taken there resumes bitwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,8 +17,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from . import seeds
+from .ahead import ahead
 from .method import Method
-from .types import Data
+from .types import Batch, Data
 
 
 @dataclass(slots=True)
@@ -57,11 +60,13 @@ def fit(
     batch_size: int,
     seed: int,
     progress: Progress | None = None,
+    loaders: int = 0,
 ) -> Iterator[Stepped | EpochEnded]:
     """Train for some epochs, from where `progress` says.
 
     The method sees train alone: `data` may hold other splits, but they are not handed on. The order
-    of samples depends on `seed` and the epoch, and not on the method.
+    of samples depends on `seed` and the epoch, and not on the method, and so does what is drawn to
+    augment them. Threads, `loaders` of them, make batches ahead.
     """
     now = progress or Progress()
     train = data.only("train")
@@ -75,17 +80,26 @@ def fit(
                 shuffler = seeds.generator(seed, "order", now.epoch)
                 now.order = torch.randperm(size, generator=shuffler)
             require_whole_groups(method)
-        for rows in batches(now.order, batch_size)[now.batch :]:
-            method.train()
-            lr = float(method.optimizer.param_groups[0]["lr"])
-            values = method.step(train.batch("train", rows).to(method.device))
-            schedule.step()
-            now.batch += 1
-            now.step += 1
-            yield Stepped(now.epoch, now.step, len(rows), lr, values)
+        make = partial(made, train, method.device, seeds.derived(seed, "augment", now.epoch))
+        left = batches(now.order, batch_size)[now.batch :]
+        with closing(ahead(make, left, loaders if train.made else 0)) as ready:
+            for batch in ready:
+                method.train()
+                lr = float(method.optimizer.param_groups[0]["lr"])
+                values = method.step(batch.to(method.device))
+                schedule.step()
+                now.batch += 1
+                now.step += 1
+                yield Stepped(now.epoch, now.step, len(batch.index), lr, values)
         ended = EpochEnded(now.epoch, now.step)
         now.epoch, now.batch, now.order = now.epoch + 1, 0, None
         yield ended
+
+
+def made(train: Data, device: torch.device, draw: int, rows: Tensor) -> Batch:
+    """A batch of train, on its way to the device."""
+    batch = train.batch("train", rows, draw)
+    return batch.pinned() if device.type == "cuda" else batch
 
 
 def batches(order: Tensor, size: int) -> list[Tensor]:

@@ -7,7 +7,8 @@ arrays become float32, standardized with statistics of train, channels first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -32,9 +33,16 @@ class Batch:
     index: Tensor  # [n], their rows in the split
 
     def to(self, device: torch.device) -> Batch:
-        """The same samples on a device."""
-        inputs = {modality: x.to(device) for modality, x in self.inputs.items()}
-        return Batch(inputs, self.target.to(device), self.index.to(device))
+        """The same samples on a device. From pinned memory they travel while others compute."""
+        return self._each(lambda x: x.to(device, non_blocking=True))
+
+    def pinned(self) -> Batch:
+        """The same samples where a GPU can fetch them by itself."""
+        return self._each(lambda x: x.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        inputs = {modality: change(x) for modality, x in self.inputs.items()}
+        return Batch(inputs, change(self.target), change(self.index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,16 @@ class Data:
     @property
     def classes(self) -> int:
         return len(self.labels)
+
+    @property
+    def made(self) -> bool:
+        """Whether samples are made when they are asked for, so that it pays to ask ahead."""
+        return any(split.sources for split in self.splits.values())
+
+    def rows_within(self, size: int) -> int:
+        """How many samples of all modalities fit into so many bytes, one at least."""
+        numbers = sum(math.prod(form.shape) for form in self.forms.values())
+        return max(1, size // (4 * max(1, numbers)))
 
     def only(self, *splits: SplitName) -> Data:
         """The same data without the other splits: what a method is given to see."""

@@ -20,6 +20,7 @@ from .compare import AXES as COMPARE_AXES
 from .compare import compare
 from .data import application as data_application
 from .listing import list_
+from .protocol import expanded
 from .reading import report, results
 from .run import run
 from .sweep import AXES as SWEEP_AXES
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point."""
     given = [spelled(argument) for argument in (sys.argv[1:] if arguments is None else arguments)]
     try:
+        given = expanded(given)
         command = typer.main.get_command(application(given))
         code = command.main(args=given, prog_name="vcmm", standalone_mode=False)
     except typer.TyperException as error:

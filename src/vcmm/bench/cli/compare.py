@@ -9,7 +9,9 @@ import typer
 
 from .axes import Given
 from .errors import Mistake, mistakes
+from .executing import Compile, Device, Loaders, Precision, executed
 from .flags import CheckpointEvery, Json, Plain, Select, Workers
+from .protocol import Protocol
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -42,6 +44,7 @@ Out = Annotated[
 def compare(
     *,
     given: Given,
+    protocol: Protocol = None,
     methods: Methods = None,
     budget: BudgetName = "small",
     seeds: Instead = None,
@@ -50,6 +53,10 @@ def compare(
     out: Out = None,
     workers: Workers = None,
     checkpoint_every: CheckpointEvery = 10.0,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile_: Compile = False,
+    loaders: Loaders = None,
     select: Select = "valid",
     plain: Plain = False,
     as_json: Json = False,
@@ -78,6 +85,7 @@ def compare(
         specs,
         root,
         workers=workers,
+        execution=executed(given.choices["data"].name, device, precision, compile_, loaders),
         checkpoint_every=checkpoint_every,
         plain=plain,
         quiet=as_json,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..spec import Spec
+from ..spec import Choice, Spec
 from .errors import mistakes
 
 if TYPE_CHECKING:
@@ -20,6 +21,23 @@ def loadable(spec: Spec) -> Data:
 
     with mistakes():
         return chosen_data(spec, load(spec.data.name, **spec.data.options))
+
+
+def prepared(data: Choice, root: Path, *, workers: int | None, plain: bool, quiet: bool) -> None:
+    """Decode the media of a benchmark, as far as that was not done before."""
+    from ..data import options_of
+    from ..media.prepare import prepare
+    from ..signature import parameters
+    from .decoding import watched
+    from .media import collection_of
+
+    with mistakes():
+        collection = collection_of(data.name)
+        known = parameters(collection.parameters)
+        options = {k: v for k, v in options_of(data.name, data.options).items() if k in known}
+        kept = "What was decoded is kept, and the same command goes on."
+        with watched(data.name, kept, plain=plain, quiet=quiet) as watch:
+            prepare(collection, root, options, workers=workers, watch=watch)
 
 
 def buildable(specs: Iterable[Spec]) -> None:

@@ -9,12 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from .axes import Given
+from .executing import Compile, Device, Loaders, Precision, executed
 from .flags import CheckpointEvery, Json, Plain, Runs, Threads
+from .protocol import Protocol
 
 
 def run(
     *,
     given: Given,
+    protocol: Protocol = None,
     epochs: Annotated[int, typer.Option(min=1, help="Over train.")] = 15,
     batch_size: Annotated[int, typer.Option(min=2, help="Samples in a step.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and all draws.")] = 0,
@@ -24,6 +27,10 @@ def run(
     runs: Runs = Path("runs"),
     threads: Threads = 1,
     checkpoint_every: CheckpointEvery = 10.0,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile_: Compile = False,
+    loaders: Loaders = None,
     plain: Plain = False,
     as_json: Json = False,
 ) -> None:
@@ -39,6 +46,7 @@ def run(
         runs,
         workers=1,
         threads=threads,
+        execution=executed(spec.data.name, device, precision, compile_, loaders),
         checkpoint_every=checkpoint_every,
         plain=plain,
         quiet=as_json,

@@ -9,7 +9,9 @@ import typer
 
 from .axes import Given
 from .errors import Mistake, mistakes
+from .executing import Compile, Device, Loaders, Precision, executed
 from .flags import CheckpointEvery, Json, Plain, Runs, Select, Workers
+from .protocol import Protocol
 
 AXES = ("data", "encoder", "fusion", "optimizer", "schedule")
 
@@ -18,12 +20,23 @@ def sweep(
     suite: Annotated[str, typer.Argument(help="A name of `vcmm list suites`.", metavar="SUITE")],
     *,
     given: Given,
+    protocol: Protocol = None,
     runs: Runs = Path("runs"),
     workers: Workers = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="torch's threads in each.", show_default=False)
     ] = None,
     checkpoint_every: CheckpointEvery = 10.0,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile_: Compile = False,
+    loaders: Loaders = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Of the media of a benchmark; decode first what is not decoded."
+        ),
+    ] = None,
     select: Select = "valid",
     plain: Plain = False,
     as_json: Json = False,
@@ -31,11 +44,13 @@ def sweep(
     """Train all runs of a suite. Its options: vcmm sweep SUITE --help"""
     from ..suites import SUITES
     from .ending import finish
-    from .preparation import buildable, loadable
+    from .preparation import buildable, loadable, prepared
     from .training import train
 
     if suite not in SUITES:
         raise Mistake(f"there is no suite {suite!r}; there are {', '.join(sorted(SUITES))}")
+    if root is not None:
+        prepared(given.choices["data"], root, workers=workers, plain=plain, quiet=as_json)
     loadable(given.spec())
     with mistakes():
         specs = SUITES[suite](given.base, **given.options)
@@ -45,6 +60,7 @@ def sweep(
         runs,
         workers=workers,
         threads=threads,
+        execution=executed(specs[0].data.name, device, precision, compile_, loaders),
         checkpoint_every=checkpoint_every,
         plain=plain,
         quiet=as_json,

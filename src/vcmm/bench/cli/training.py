@@ -12,6 +12,7 @@ from pathlib import Path
 
 import typer
 
+from ..execution import Execution
 from ..launch import cores, launch
 from ..spec import Spec
 from .board import Board, Failure
@@ -41,6 +42,7 @@ def train(
     *,
     workers: int | None,
     threads: int | None = None,
+    execution: Execution | None = None,
     checkpoint_every: float = 10.0,
     plain: bool = False,
     quiet: bool = False,
@@ -49,8 +51,16 @@ def train(
     with mistakes():
         root.mkdir(parents=True, exist_ok=True)
     board = Board(specs)
-    count = cores() if workers is None else workers
-    events = launch(specs, root, workers=count, threads=threads, checkpoint_every=checkpoint_every)
+    many = execution is None or execution.device == "cpu"
+    count = workers or (cores() if many else 1)
+    events = launch(
+        specs,
+        root,
+        workers=count,
+        threads=threads,
+        execution=execution,
+        checkpoint_every=checkpoint_every,
+    )
     if plain or quiet or not a_person_watches():
         view = PlainView(board, err=quiet)
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..types import Form, Kind
 
@@ -20,6 +21,14 @@ class Encoder(nn.Module):
     """A module that makes `outputs` features of a sample."""
 
     outputs: int
+    precision: torch.dtype | None = None  # in which it computes; its features are float32
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        if self.precision is None:
+            return super().__call__(inputs)
+        with torch.autocast(inputs.device.type, self.precision):
+            features: Tensor = super().__call__(inputs)
+        return features.float()
 
 
 def require_kind(form: Form, *kinds: Kind) -> None:

@@ -18,12 +18,13 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from ..events import Event
+from ..execution import Execution
 from ..spec import Spec
 from .worker import STOP, SpecJson, work
 
@@ -80,7 +81,7 @@ class Crew:
 
     root: Path
     size: int
-    threads: int
+    execution: Execution
     checkpoint_every: float
     workers: list[Worker] = field(default_factory=list[Worker])
 
@@ -94,7 +95,7 @@ class Crew:
         events, theirs_out = context.Pipe(duplex=False)
         output, theirs_print = context.Pipe(duplex=False)
         links = (theirs_in, theirs_out, theirs_print)
-        settings = (self.root, self.threads, self.checkpoint_every, os.getpid())
+        settings = (self.root, self.execution, self.checkpoint_every, os.getpid())
         process = context.Process(target=work, args=(*links, *settings), daemon=True)
         with interrupts_held():
             process.start()
@@ -156,6 +157,7 @@ def launch(
     *,
     workers: int = 1,
     threads: int | None = None,
+    execution: Execution | None = None,
     checkpoint_every: float = 10.0,
 ) -> Generator[Event]:
     """Run all specs, and tell what happens. Records land in `root`.
@@ -168,6 +170,7 @@ def launch(
         root: the folder of the runs.
         workers: processes at a time.
         threads: of torch in each worker; the cores divided by the workers if left out.
+        execution: all else that there is to say of how runs are executed.
         checkpoint_every: seconds.
 
     Example:
@@ -176,11 +179,10 @@ def launch(
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}; it must be 1 or more")
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}; it must be 1 or more")
     share = max(1, cores() // workers) if threads is None else threads
+    shared = replace(execution or Execution(), threads=share)
     pending = deque(Task(spec.to_json()) for spec in dict.fromkeys(specs))
-    crew = Crew(Path(root), workers, share, checkpoint_every)
+    crew = Crew(Path(root), workers, shared, checkpoint_every)
     try:
         while pending or any(worker.task for worker in crew.workers):
             _hand_out(pending, crew)

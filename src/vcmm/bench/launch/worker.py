@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..events import Event
+from ..execution import Execution
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -86,7 +87,7 @@ def work(
     events: Connection,
     output: Connection,
     root: Path,
-    threads: int,
+    execution: Execution,
     checkpoint_every: float,
     parent: int,
 ) -> None:
@@ -100,14 +101,14 @@ def work(
     inbox = Inbox(tasks, parent)
     while (spec := inbox.next()) is not None:
         try:
-            _run(spec, root, threads, checkpoint_every, Reporter(events, inbox, spec))
+            _run(spec, root, execution, checkpoint_every, Reporter(events, inbox, spec))
         except Stopped:
             return
         events.send(None)
 
 
 def _run(
-    spec: SpecJson, root: Path, threads: int, checkpoint_every: float, report: Reporter
+    spec: SpecJson, root: Path, execution: Execution, checkpoint_every: float, report: Reporter
 ) -> None:
     from ..folder import Busy
     from ..run import run
@@ -115,22 +116,22 @@ def _run(
 
     given = Spec.from_json(spec)
     try:
-        run(given, root, threads=threads, checkpoint_every=checkpoint_every, watch=report)
+        run(given, root, execution=execution, checkpoint_every=checkpoint_every, watch=report)
     except Busy:
         report.end(replace(report.last, kind="busy"))
     except Exception:  # noqa: BLE001  one failed run must not stop the others
         error = traceback.format_exc()
-        name = report.last.run or _name(given, threads)
+        name = report.last.run or _name(given, execution)
         report.end(replace(report.last, kind="failed", run=name, error=error))
 
 
-def _name(spec: Spec, threads: int) -> str:
+def _name(spec: Spec, execution: Execution) -> str:
     """The hash of a run that failed before it told anything; "" if its data cannot be loaded."""
     from ..data import load
-    from ..spec import run_hash
+    from ..run import identity_of
 
     try:
         data = load(spec.data.name, **spec.data.options)
     except (ValueError, OSError):
         return ""
-    return run_hash(spec, data.hash, threads)
+    return identity_of(spec, data, execution)

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from ..spec import Spec
 from .compare import compare
 from .demo import demo
+from .table1 import table1
 
 SUITES: dict[str, Callable[..., list[Spec]]] = {
     "compare": compare,
     "demo": demo,
+    "table1": table1,
 }
