@@ -52,6 +52,19 @@ def test_only_options_that_differ_are_shown(tmp_path: Path) -> None:
     ]
 
 
+def test_what_most_of_them_share_goes_without_saying(tmp_path: Path) -> None:
+    plain = {"strength": 1.0, "exact": True, "center": True}
+    for other in ({}, {"exact": False}, {"center": False}, {"strength": 0.0}):
+        write(tmp_path, "joint", "vcmm", control={**plain, **other})
+    (setting,) = settings(load(tmp_path))
+    assert labels(setting) == [
+        "joint + vcmm",
+        "joint + vcmm (center=false)",
+        "joint + vcmm (exact=false)",
+        "joint + vcmm (strength=0)",
+    ]
+
+
 def test_a_part_of_the_modalities_is_another_arm_and_no_reference(tmp_path: Path) -> None:
     for part in (None, ["gyroscope"], ["accelerometer"]):
         write(tmp_path, chosen=part)

@@ -157,13 +157,17 @@ def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _differing(choice: Mapping[str, Any], peers: Iterable[Mapping[str, Any]]) -> str:
-    """The options in which choices of the same name differ, as " (alpha=0.3)"."""
-    same = [peer for peer in peers if peer["name"] == choice["name"]]
-    shown = [
-        f"{key}={_short(value)}"
-        for key, value in choice.items()
-        if len({_canonical(peer.get(key)) for peer in same}) > 1
-    ]
+    """The options in which choices of the same name differ, as " (alpha=0.3)".
+
+    A value that more than two thirds of them share goes without saying. No two of them lose what
+    tells them apart, for no two values are shared by so many.
+    """
+    same = {_canonical(peer): peer for peer in peers if peer["name"] == choice["name"]}.values()
+    shown: list[str] = []
+    for key, value in choice.items():
+        values = [_canonical(peer.get(key)) for peer in same]
+        if 3 * values.count(_canonical(value)) <= 2 * len(values):
+            shown.append(f"{key}={_short(value)}")
     return f" ({', '.join(shown)})" if shown else ""
 
 
