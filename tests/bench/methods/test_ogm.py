@@ -66,12 +66,12 @@ def test_noise_has_the_deviation_of_the_gradient_before_it_is_scaled() -> None:
     source = torch.Generator().manual_seed(0)
     before = 3 + 2 * torch.randn(200, 300, generator=source, dtype=torch.float64)
     after = before.clone()
-    modulate_(after, torch.tensor(0.1), source)
+    modulate_([after], torch.tensor(0.1), source)
     noise = after - 0.1 * before
     assert noise.std().item() == pytest.approx(before.std().item(), rel=0.02)
     assert abs(noise.mean().item()) < 0.05
     single = torch.tensor([[2.0]])
-    modulate_(single, torch.tensor(0.5), source)
+    modulate_([single], torch.tensor(0.5), source)
     assert single.item() == 1.0
 
 

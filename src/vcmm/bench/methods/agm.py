@@ -21,11 +21,11 @@ it; the biases of the fusion are not looked at.
 All of this is the released code, and the only formulas that are known for its details. There, hooks
 scale the gradients; that is the same. alpha is 1 there by default, and 1.5 for CREMA-D.
 
-Deviations. An eval pass treats every row alone, so an encoder is run once on the batch and once on
-a single row of zeros, in place of once for every coalition: same numbers, fewer passes. Beyond
-three modalities there would be 2^M - 1 coalitions; then only one modality at a time is left out,
-and what the marginal gains F(all) - F(all but m) do not add up to is divided equally (ours), which
-for two is the same as Shapley's. Several labels are natural: s_m is then the binary cross-entropy.
+Deviations. An eval pass treats every row alone, so an encoder is run once, on the batch and a row
+of zeros, in place of once for every coalition: same numbers, fewer passes. Beyond three modalities
+there would be 2^M - 1 coalitions; then only one modality at a time is left out, and what the
+marginal gains F(all) - F(all but m) do not add up to is divided equally (ours), which for two is
+the same as Shapley's. Several labels are natural: s_m is then the binary cross-entropy.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from torch.optim import Optimizer
 from ..method import Criterion, Method, Terms, require_at_least, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
+from . import lists
 
 Coalition = frozenset[str]
 EXACT = 3  # up to so many modalities every coalition is asked
@@ -116,10 +117,9 @@ def steered(fused: Tensor, shares: Mapping[str, Tensor], kappa: Tensor) -> Tenso
 def clip_if_steep_(gradients: list[Tensor], watched: list[Tensor], limit: float) -> None:
     """Clip the norm of all gradients if an entry of the watched ones is larger than the limit."""
     steepest = torch.stack([g.abs().max() for g in watched]).max()
-    norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+    norm = lists.lengths(gradients).square().sum().sqrt()
     factor = torch.where(steepest > limit, (limit / (norm + 1e-6)).clamp_max(1.0), 1.0)
-    for gradient in gradients:
-        gradient.mul_(factor)
+    lists.multiply_(gradients, factor)
 
 
 @contextmanager
@@ -184,14 +184,17 @@ class AGM(Method):
         self.counts["forwards"] += 1
         self.counts["backwards"] += 1
         with evaluating(self.model):
-            present = {m: encoder(batch.inputs[m]) for m, encoder in encoders.items()}
-            nothing = {m: torch.zeros_like(x[:1]) for m, x in batch.inputs.items()}
-            absent = {m: e(nothing[m]).expand_as(present[m]) for m, e in encoders.items()}
-            features = [
+            present: dict[str, Tensor] = {}
+            absent: dict[str, Tensor] = {}
+            for m, encoder in encoders.items():
+                x = batch.inputs[m]
+                h = encoder(torch.cat([x, torch.zeros_like(x[:1])]))
+                present[m], absent[m] = h[:-1], h[-1:].expand_as(h[:-1])
+            given = [
                 {m: h if m in coalition else absent[m] for m, h in present.items()}
                 for coalition in asked
             ]
-            return {s: fusion(h)[1] for s, h in zip(asked, features, strict=True)}
+            return {s: fusion(h)[1] for s, h in zip(asked, given, strict=True)}
 
     @torch.no_grad()
     def kappa(self, shares: Mapping[str, Tensor], target: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ from ..fusions.linear import Concat
 from ..method import Criterion, Method, Terms, require_at_least, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
+from . import lists
 
 
 def accuracy(logits: Tensor, target: Tensor, *, multilabel: bool = False) -> Tensor:
@@ -185,9 +186,10 @@ class CGGM(Method):
     @torch.no_grad()
     def modulate(self, output: Output, batch: Batch) -> None:
         for modality, balance in zip(self.classifiers, self.balance, strict=True):
-            for parameter in self.model.encoders[modality].parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.rho * balance)
+            parameters = self.model.encoders[modality].parameters()
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if gradients:
+                lists.multiply_(gradients, self.rho * balance)
         if self.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
 

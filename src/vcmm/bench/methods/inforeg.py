@@ -7,11 +7,11 @@ as its window is open; so the others have time to take in theirs.
 | paper                                                          | here             |
 |----------------------------------------------------------------|------------------|
 | L = CE(z, y) + sum_m CE(z_m, y)                                | `InfoReg.loss`   |
-| T_m(e) = sum over weights of mean(sum over steps of g^2)       | `InfoReg.traces` |
+| T_m(e) = sum over weights of mean(sum over steps of g^2)       | `trace`          |
 | k_m(e) = (T_m(e-1) - T_m(e-11)) / (T_m(e-10) + .. + T_m(e-1))  | `learning`       |
 | s_m = sum_i softmax(z_m(i))[y_i]                               | `confidence`     |
 | b = beta exp(tanh(s_m - s_j)) if m is ahead and k_m > K        | `regulation`     |
-| g_m <- g_m + b (theta_m - theta_m at the beginning of e)       | `InfoReg.modulate` |
+| g_m <- g_m + b (theta_m - theta_m at the beginning of e)       | `hold_`          |
 
 T is zero before epoch 0 and k = 1 while nothing is known, so the window is open at first. The trace
 has the gradients after the last line. The first step of an epoch is not regulated, since the
@@ -33,6 +33,7 @@ ahead, by its distance to the mean of the others. Where several are exactly equa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
@@ -52,6 +53,8 @@ from ..method import (
 )
 from ..model import Multimodal
 from ..types import Batch, Data, Output
+from . import lists
+from .lists import Tensors
 
 EPOCHS = 10  # that k looks back
 
@@ -151,19 +154,23 @@ class InfoReg(Method):
     def modulate(self, output: Output, batch: Batch) -> None:
         scores = [confidence(output.logits[m], batch.target) for m in self.open]
         strengths = regulation(torch.stack(scores), self.betas)
-        found: list[Tensor] = []
-        for (modality, is_open), strength in zip(self.open.items(), strengths, strict=True):
-            if is_open:
-                self.hold(modality, strength)
-            found.append(trace(self.model.encoders[modality]))
-        self.traces += torch.stack(found)
+        held = {m: b if self.open[m] else None for m, b in zip(self.open, strengths, strict=True)}
+        self.traces += torch.stack([self.regulate(m, b) for m, b in held.items()])
 
-    def hold(self, modality: str, strength: Tensor) -> None:
-        """Add to an encoder's gradients what draws it back."""
-        kept = self.anchors[modality].parameters()
-        for parameter, anchor in zip(self.model.encoders[modality].parameters(), kept, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.addcmul_(parameter - anchor, strength)
+    def regulate(self, modality: str, strength: Tensor | None) -> Tensor:
+        """Draw an encoder back, if its window is open; what T needs of its gradients."""
+        trained = self.model.encoders[modality].parameters()
+        pairs = zip(trained, self.anchors[modality].parameters(), strict=True)
+        reached = [(p.grad, p, anchor) for p, anchor in pairs if p.grad is not None]
+        found = [self.traces.new_zeros(())]
+        for block in lists.blocks([gradient for gradient, _, _ in reached]):
+            gradients, parameters, anchors = zip(*reached[block], strict=True)
+            if strength is not None:
+                hold_(gradients, parameters, anchors, strength)
+            weights = [gradient for gradient in gradients if gradient.ndim > 1]
+            if weights:
+                found.append(trace(weights))
+        return torch.stack(found).sum()
 
     def get_extra_state(self) -> dict[str, Any]:
         return {**super().get_extra_state(), "open": dict(self.open)}
@@ -179,14 +186,17 @@ def frozen(encoder: nn.Module) -> nn.ParameterList:
     return nn.ParameterList([nn.Parameter(copy, requires_grad=False) for copy in copies])
 
 
-def trace(encoder: nn.Module) -> Tensor:
-    """The mean square of the gradient of each weight tensor, summed over them.
+def hold_(gradients: Tensors, parameters: Tensors, anchors: Tensors, strength: Tensor) -> None:
+    """g <- g + b (theta - theta at the beginning of the epoch)."""
+    away = lists.differences(parameters, anchors)
+    lists.multiply_(away, strength)
+    lists.add_(gradients, away)
+
+
+def trace(gradients: Tensors) -> Tensor:
+    """The mean square of each, summed over them.
 
     Means and sums can be exchanged, so what T needs of a step is this number and no more.
     """
-    squares = [
-        parameter.grad.square().mean()
-        for parameter in encoder.parameters()
-        if parameter.ndim > 1 and parameter.grad is not None
-    ]
-    return torch.stack(squares).sum() if squares else next(encoder.parameters()).new_zeros(())
+    roots = [math.sqrt(gradient.numel()) for gradient in gradients]
+    return lists.lengths(gradients, roots).square().sum()

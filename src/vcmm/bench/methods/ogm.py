@@ -43,6 +43,7 @@ from ..method import (
 )
 from ..model import Multimodal
 from ..types import Batch, Data, Output
+from . import lists
 
 
 def ratios(scores: Tensor) -> Tensor:
@@ -65,14 +66,20 @@ def coefficients(rho: Tensor, alpha: float, *, settle_ties: bool = False) -> Ten
     return torch.where(ahead, 1 - torch.tanh(alpha * rho), 1.0)
 
 
-def modulate_(gradient: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> None:
+def modulate_(
+    gradients: list[Tensor], scale: Tensor, generator: torch.Generator | None = None
+) -> None:
     """g <- k g, and with a generator plus noise of g's deviation, in place."""
-    if generator is None:
-        gradient.mul_(scale)
-        return
-    deviation = gradient.std(correction=min(1, gradient.numel() - 1))  # 0 for a single number
-    noise = torch.empty_like(gradient).normal_(generator=generator)
-    gradient.mul_(scale).addcmul_(noise, deviation)
+    for block in lists.blocks(gradients):
+        held = gradients[block]
+        if generator is None:
+            lists.multiply_(held, scale)
+            continue
+        deviations = [g.std(correction=min(1, g.numel() - 1)) for g in held]  # 0 for one number
+        lists.multiply_(held, scale)
+        for gradient, deviation in zip(held, deviations, strict=True):
+            noise = torch.empty_like(gradient).normal_(generator=generator)
+            gradient.addcmul_(noise, deviation)
 
 
 class OGM(Method):
@@ -124,8 +131,7 @@ class OGM(Method):
         scales = coefficients(rho, self.alpha, settle_ties=self.as_released)
         for modality, scale in zip(output.logits, scales, strict=True):
             source = self.generator(f"noise/{modality}", self.device) if self.noise else None
-            for gradient in self.modulated(modality):
-                modulate_(gradient, scale, source)
+            modulate_(self.modulated(modality), scale, source)
 
     def modulated(self, modality: str) -> list[Tensor]:
         """The gradients of an encoder that are scaled."""
