@@ -12,46 +12,58 @@ from torch.nn import functional as F
 
 from tests.bench import toys
 from tests.bench.methods import kit
-from vcmm.bench.methods.mmpareto import MMPareto, integrated, share
+from vcmm.bench.methods import lists
+from vcmm.bench.methods.lists import lengths
+from vcmm.bench.methods.mmpareto import MMPareto, combine_, integrate_, share
 
 
 def tensor(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+def shared(*pairs: tuple[Tensor, Tensor]) -> float:
+    """k0 of an encoder whose tensors have these g0 and g1."""
+    joint, own = (list(each) for each in zip(*pairs, strict=True))
+    both = [a + b for a, b in pairs]
+    return share(lengths(joint), lengths(own), lengths(both)).item()
+
+
+def integrated(joint: Tensor, own: Tensor, gamma: float) -> Tensor:
+    """The gradient of an encoder of one tensor."""
+    found = joint.clone()
+    integrate_([found], [own.clone()], gamma)
+    return found
+
+
 def test_numbers_of_the_paper() -> None:
     joint, own = tensor(1, 0), tensor(-1, 2)
-    k = share([(joint, own)])
-    assert k.item() == pytest.approx(0.75)
-    assert integrated(joint, own, k, 1.0).tolist() == pytest.approx([math.sqrt(2)] * 2)
-    found = integrated(joint, own, k, 1.5).tolist()
-    assert found == pytest.approx([2.1213203, 2.1213203], abs=1e-7)
+    assert shared((joint, own)) == pytest.approx(0.75)
+    assert integrated(joint, own, 1.0).tolist() == pytest.approx([math.sqrt(2)] * 2)
+    assert integrated(joint, own, 1.5).tolist() == pytest.approx([2.1213203, 2.1213203], abs=1e-7)
 
 
 def test_where_gradients_agree_they_are_added_up() -> None:
     joint, own = tensor(1, 2), tensor(3, -1)
-    k = share([(joint, own)])
-    assert k.item() == 0.5
-    assert integrated(joint, own, k, 1.5).tolist() == pytest.approx([6.0, 1.5])
+    assert shared((joint, own)) == 0.5
+    assert integrated(joint, own, 1.5).tolist() == pytest.approx([6.0, 1.5])
 
 
 def test_conflict_is_judged_over_the_whole_encoder() -> None:
     pairs = [(tensor(1, 0), tensor(-1, 2)), (tensor(3), tensor(2))]  # -1 and 6
-    assert share(pairs).item() == 0.5
+    assert shared(*pairs) == 0.5
     pairs = [(tensor(1, 0), tensor(-1, 2)), (tensor(3), tensor(-2))]
     joint, own = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
     grid = torch.linspace(0, 1, 100_001, dtype=torch.float64)
     norms = (grid[:, None] * joint + (1 - grid[:, None]) * own).square().sum(dim=1)
-    assert share(pairs).item() == pytest.approx(grid[norms.argmin()].item(), abs=1e-5)
+    assert shared(*pairs) == pytest.approx(grid[norms.argmin()].item(), abs=1e-5)
 
 
 def test_shares_have_bounds_and_zeros_are_no_trouble() -> None:
     zero = tensor(0, 0)
-    assert share([(zero, tensor(1, 2))]).item() == 0.999
-    assert share([(tensor(1, 2), zero)]).item() == 0.001
-    assert integrated(zero, zero, share([(zero, zero)]), 1.5).tolist() == [0.0, 0.0]
-    opposed = tensor(2), tensor(-1)
-    assert integrated(*opposed, share([opposed]), 1.5).isfinite().all()
+    assert shared((zero, tensor(1, 2))) == 0.999
+    assert shared((tensor(1, 2), zero)) == 0.001
+    assert integrated(zero, zero, 1.5).tolist() == [0.0, 0.0]
+    assert integrated(tensor(2), tensor(-1), 1.5).isfinite().all()
 
 
 def test_a_short_combination_is_made_longer_and_a_long_one_is_left() -> None:
@@ -60,9 +72,26 @@ def test_a_short_combination_is_made_longer_and_a_long_one_is_left() -> None:
         combined = 2 * k * joint + 2 * (1 - k) * own
         expected = max(combined.norm(), (joint + own).norm())
         assert (expected > combined.norm()) == longer
-        found = integrated(joint, own, tensor(k)[0], 1.0)
+        found = joint.clone()
+        combine_([found], [own.clone()], lengths([joint + own]), tensor(k)[0], 1.0)
         assert found.norm().item() == pytest.approx(expected.item())
         assert F.cosine_similarity(found, combined, dim=0).item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("numbers", [1, 4, 1000])
+def test_blocks_change_nothing(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "CACHED", numbers)
+    chance = torch.Generator().manual_seed(0)
+    joint, own = ([torch.randn(n, generator=chance).double() for n in (1, 3, 2, 5)] for _ in "01")
+    blocks = list(lists.blocks(joint))
+    assert len(blocks) == {1: 4, 4: 2, 1000: 1}[numbers]
+    assert [x for block in blocks for x in joint[block]] == joint
+    k = shared(*zip(joint, own, strict=True))
+    found = [x.clone() for x in joint]
+    integrate_(found, [x.clone() for x in own], 1.5)
+    for a, b, g in zip(joint, own, found, strict=True):
+        n = 2 * k * a + 2 * (1 - k) * b
+        assert torch.allclose(g, 1.5 * max((a + b).norm() / n.norm(), 1.0) * n, rtol=1e-12)
 
 
 def by_a_backward_per_loss(

@@ -4,12 +4,12 @@ Every encoder m has two objectives, the fused loss and its own. Where their grad
 added up; where they conflict, the combination of smallest norm descends on both, and it is made as
 long again as the sum is, since that length is what helps to generalize.
 
-| paper                                                              | here             |
-|--------------------------------------------------------------------|------------------|
-| g0 = grad CE(z, y), g1 = grad CE(z_m, y), over the whole encoder m | `MMPareto.pairs` |
-| cos(g0, g1) > 0: k = (.5, .5)                                      | `share`          |
-| else k = argmin ||k0 g0 + k1 g1||^2, k0 + k1 = 1                   | `share`          |
-| n = 2 k0 g0 + 2 k1 g1; gamma max(||g0 + g1|| / ||n||, 1) n         | `integrated`     |
+| paper                                                              | here        |
+|--------------------------------------------------------------------|-------------|
+| g0 = grad CE(z, y), g1 = grad CE(z_m, y), over the whole encoder m | `gradients` |
+| cos(g0, g1) > 0: k = (.5, .5)                                      | `share`     |
+| else k = argmin ||k0 g0 + k1 g1||^2, k0 + k1 = 1                   | `share`     |
+| n = 2 k0 g0 + 2 k1 g1; gamma max(||g0 + g1|| / ||n||, 1) n         | `combine_`  |
 
 k0 = (g1.g1 - g0.g1) / ||g0 - g1||^2, within .001 and .999. k is one for the whole encoder, the
 length is restored tensor by tensor, biases and norms included, and gamma comes in both cases. All
@@ -26,7 +26,6 @@ labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -37,31 +36,38 @@ from torch.optim import Optimizer
 from ..method import Criterion, Method, Terms, require_positive, total
 from ..model import Multimodal
 from ..types import Batch, Output
-
-Pair = tuple[Tensor, Tensor]  # g0 and g1 of one parameter
-
-
-def share(pairs: Sequence[Pair]) -> Tensor:
-    """k0, from g0 and g1 of every tensor of an encoder; k1 = 1 - k0."""
-    joint, own, both = (
-        torch.stack([(pair[i] * pair[j]).sum() for pair in pairs]).sum()
-        for i, j in ((0, 0), (1, 1), (0, 1))
-    )
-    tiny = torch.finfo(both.dtype).tiny
-    shortest = (own - both) / (joint + own - 2 * both).clamp_min(tiny)
-    return torch.where(both > 0, 0.5, shortest.clamp(0.001, 0.999))
+from . import lists
+from .lists import Tensors
 
 
-def integrated(joint: Tensor, own: Tensor, k: Tensor, gamma: float) -> Tensor:
-    """The gradient of one tensor, from g0, g1 and k0."""
-    combined = 2 * k * joint + 2 * (1 - k) * own
-    longer = length(joint + own) / length(combined).clamp_min(1e-12)
-    return gamma * longer.clamp_min(1.0) * combined
+def share(joint: Tensor, own: Tensor, both: Tensor) -> Tensor:
+    """k0, from the lengths [T] of g0, g1 and g0 + g1 by tensor of an encoder; k1 = 1 - k0."""
+    joint, own, both = (each.square().sum() for each in (joint, own, both))
+    agree = (both - joint - own) / 2  # g0.g1
+    tiny = torch.finfo(agree.dtype).tiny
+    shortest = (own - agree) / (joint + own - 2 * agree).clamp_min(tiny)
+    return torch.where(agree > 0, 0.5, shortest.clamp(0.001, 0.999))
 
 
-def length(tensor: Tensor) -> Tensor:
-    """||g|| over all entries."""
-    return tensor.square().sum().sqrt()
+def integrate_(joint: Tensors, own: Tensors, gamma: float) -> None:
+    """The gradients of an encoder take the place of g0; g1 is used up."""
+    blocks = list(lists.blocks(joint))
+    found = [
+        tuple(map(lists.lengths, (joint[b], own[b], lists.sums(joint[b], own[b])))) for b in blocks
+    ]
+    k = share(*(torch.cat(each) for each in zip(*found, strict=True)))
+    for block, (_, _, both) in zip(blocks, found, strict=True):
+        combine_(joint[block], own[block], both, k, gamma)
+
+
+def combine_(joint: Tensors, own: Tensors, both: Tensor, k: Tensor, gamma: float) -> None:
+    """g0 <- what stands above, from g0, g1, the lengths of g0 + g1, and k0."""
+    lists.multiply_(joint, 2 * k)
+    lists.multiply_(own, 2 * (1 - k))
+    lists.add_(joint, own)
+    longer = both / lists.lengths(joint).clamp_min(1e-12)
+    for gradient, factor in zip(joint, gamma * longer.clamp_min(1.0), strict=True):
+        gradient.mul_(factor)
 
 
 class MMPareto(Method):
@@ -93,30 +99,34 @@ class MMPareto(Method):
         return {**super().loss(output, batch), **own}
 
     def backward(self, terms: Terms) -> None:
-        pairs = self.pairs(terms)
-        for parameter, (joint, own) in pairs.items():
-            parameter.grad = joint + own
-        for encoder in self.model.encoders.values():
-            held = [parameter for parameter in encoder.parameters() if parameter in pairs]
-            if held:
-                k = share([pairs[parameter] for parameter in held])
-                for parameter in held:
-                    parameter.grad = integrated(*pairs[parameter], k, self.gamma)
-
-    def pairs(self, terms: Terms) -> dict[nn.Parameter, Pair]:
-        """The gradients of the fused loss, and of all others, by every parameter that has any."""
         own = total({name: term for name, term in terms.items() if name != "fused"})
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.counts["backwards"] += 2
-        first = torch.autograd.grad(terms["fused"], trained, retain_graph=True, allow_unused=True)
-        second = torch.autograd.grad(own, trained, allow_unused=True)
-        found = zip(trained, first, second, strict=True)
-        return {p: (zero_if_none(a, b), zero_if_none(b, a)) for p, a, b in found if a is not b}
+        first = self.gradients(terms["fused"], retain_graph=True)
+        second = self.gradients(own)
+        for parameter in {**first, **second}:
+            # A gradient that nothing has reached is zero, where there is another.
+            for found in (first, second):
+                if parameter not in found:
+                    found[parameter] = torch.zeros_like(parameter)
+        for encoder in self.model.encoders.values():
+            held = [parameter for parameter in encoder.parameters() if parameter in first]
+            if held:
+                integrate_([first[p] for p in held], [second.pop(p) for p in held], self.gamma)
+        for parameter, gradient in first.items():
+            rest = second.get(parameter)  # what is in no encoder has it still
+            parameter.grad = gradient if rest is None else gradient + rest
 
+    def gradients(self, loss: Tensor, *, retain_graph: bool = False) -> dict[nn.Parameter, Tensor]:
+        """Of every parameter that the loss reaches, to be changed in place.
 
-def zero_if_none(gradient: Tensor | None, other: Tensor | None) -> Tensor:
-    """A gradient that nothing has reached is zero, where there is another to add it to."""
-    if gradient is None:
-        assert other is not None
-        return torch.zeros_like(other)
-    return gradient
+        What torch accumulates belongs to its parameter alone; what `autograd.grad` returns can be
+        shared by several, or a view of a single number.
+        """
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.grad = None
+        loss.backward(retain_graph=retain_graph, inputs=trained)
+        found = {parameter: parameter.grad for parameter in trained if parameter.grad is not None}
+        for parameter in found:
+            parameter.grad = None
+        return found
