@@ -161,6 +161,12 @@ def others(axis: int, axes: int) -> list[int]:
     return [a + 1 for a in range(axes) if a != axis]
 
 
+def log_shares(plan: Tensor, axis: int) -> Tensor:
+    """A plan [P, K, .., K] of logarithms, scaled so that every slice of the axis adds up to 1."""
+    front = plan.movedim(axis + 1, 1)
+    return front.flatten(2).log_softmax(dim=2).reshape(front.shape).movedim(1, axis + 1)
+
+
 def log_plan(cost: Tensor, log_marginals: Tensor, strength: float, rounds: int) -> Tensor:
     """log T of P problems at once, by rounds in which every axis is given its marginal once.
 
@@ -169,10 +175,10 @@ def log_plan(cost: Tensor, log_marginals: Tensor, strength: float, rounds: int) 
     """
     axes = log_marginals.shape[1]
     plan = -cost / strength
+    given = [along(log_marginals[:, axis], axis, axes) for axis in range(axes)]
     for _ in range(rounds):
         for axis in range(axes):
-            lacking = log_marginals[:, axis] - plan.logsumexp(dim=others(axis, axes))
-            plan = plan + along(lacking, axis, axes)
+            plan = log_shares(plan, axis) + given[axis]
     return plan
 
 
