@@ -43,6 +43,11 @@ def test_every_method_has_a_row_and_its_passes(
     assert passes["agm"] == 2
     assert passes["g2d"] == 1.5  # the teachers' forward
     assert passes["mla"] == passes["mmpareto"] == 1.5
+    work = {name: row["work"] for name, row in rows.items()}
+    assert work["ogm"] == 1
+    assert work["agm"] == 2
+    assert work["g2d"] == pytest.approx(4 / 3)
+    assert work["mla"] == work["mmpareto"] == pytest.approx(5 / 3)
     assert all(row["median"] > 0 for row in rows.values())
     printed = capsys.readouterr().out
     assert all(f"\n{name} " in printed for name in rows)
@@ -63,8 +68,8 @@ def test_what_is_measured_is_a_step_of_the_method_and_not_of_joint_training(
 
 
 def test_a_row_says_whether_the_bar_is_met(script: Any) -> None:
-    def said(low: float, median: float, high: float, passes: float = 1.0) -> str:
-        return script.Row("x", median, low, high, passes, 9).line()
+    def said(low: float, median: float, high: float, work: float = 1.0) -> str:
+        return script.Row("x", median, low, high, 1.0, work, 9).line()
 
     assert said(1.0, 1.04, 1.06).endswith("yes")
     assert said(1.04, 1.06, 1.08).endswith("within noise")
