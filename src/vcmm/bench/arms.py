@@ -81,14 +81,14 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
     """The runs, by what they may be compared with; sorted by title."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(_canonical(_common(run)), []).append(run)
+        groups.setdefault(_canonical(conditions(run)), []).append(run)
     members = list(groups.values())
-    titles = _titles([_common(group[0]) for group in members])
+    titles = _titles([conditions(group[0]) for group in members])
     found = [gathered(title, group) for title, group in zip(titles, members, strict=True)]
     return sorted(found, key=lambda setting: setting.title)
 
 
-def _common(run: Run) -> dict[str, Any]:
+def conditions(run: Run) -> dict[str, Any]:
     """All that runs must share to be compared."""
     shared = {axis: value for axis, value in run.spec.items() if axis not in _COMPARED}
     # The same data may lie elsewhere; what it holds is in its hash.
