@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from .records import Run
 from .spec import AXES
+from .studies import COMPARED, canonical, conditions, studies
 
-_COMPARED = ("method", "fusion", "controller", "modalities", "seed")
+__all__ = ["Arm", "Setting", "conditions", "gathered", "label", "settings"]
+
+_SWEPT = ("optimizer", "batch_size", "epochs")
 _PLAIN = "mean"  # the fusion of the reference where there are several; it goes without saying
 
 
@@ -56,15 +58,27 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Arms that may be compared, and the one that the others are compared with."""
+    """Arms that may be compared, and the one that the others are compared with.
+
+    Aside are arms that were tried and not chosen: of a search, of a grid. Near are arms of a sweep,
+    which have another learning rate or batch size. Neither may be compared with the others.
+    """
 
     title: str
     arms: tuple[Arm, ...]
     reference: Arm | None = field(default=None)
+    aside: tuple[Arm, ...] = ()
+    near: tuple[Arm, ...] = ()
 
     @property
     def runs(self) -> list[Run]:
         return [run for arm in self.arms for run in arm.runs.values()]
+
+    @property
+    def everything(self) -> list[Run]:
+        """All runs that have to do with it: those in its tables, those aside and those near."""
+        arms = (*self.arms, *self.aside, *self.near)
+        return [run for arm in arms for run in arm.runs.values()]
 
     def reference_of(self, arm: Arm) -> Arm | None:
         """What an arm is compared with: joint training by its fusion, or else the reference."""
@@ -79,35 +93,30 @@ class Setting:
 
 def settings(runs: Iterable[Run]) -> list[Setting]:
     """The runs, by what they may be compared with; sorted by title."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(_canonical(conditions(run)), []).append(run)
-    members = list(groups.values())
-    titles = _titles([conditions(group[0]) for group in members])
-    found = [gathered(title, group) for title, group in zip(titles, members, strict=True)]
-    return sorted(found, key=lambda setting: setting.title)
+    found = studies(runs)
+    titles = _titles([study.common for study in found])
+    made = [
+        gathered(title, study.runs, study.aside, study.near)
+        for title, study in zip(titles, found, strict=True)
+    ]
+    return sorted(made, key=lambda setting: setting.title)
 
 
-def conditions(run: Run) -> dict[str, Any]:
-    """All that runs must share to be compared."""
-    shared = {axis: value for axis, value in run.spec.items() if axis not in _COMPARED}
-    # The same data may lie elsewhere; what it holds is in its hash.
-    shared["data"] = {**shared["data"], "name": Path(shared["data"]["name"]).name}
-    return {
-        **shared,
-        "content": run.data_hash[:8],
-        "threads": run.threads,
-        "device": run.device,
-        "numerics": run.numerics,
-        "version": run.result_version,
-    }
-
-
-def gathered(title: str, runs: Sequence[Run]) -> Setting:
+def gathered(
+    title: str, runs: Sequence[Run], aside: Sequence[Run] = (), near: Sequence[Run] = ()
+) -> Setting:
     """The arms of runs that may be compared, whatever else they differ in."""
+    arms, *others = (_arms(one) for one in (runs, aside, near))
+    beside, around = (tuple(replace(one, label=_full(one)) for one in each) for each in others)
+    joint = [arm for arm in arms if arm.plain]
+    joint.sort(key=lambda arm: arm.spec["fusion"]["name"] != _PLAIN)
+    return Setting(title, arms, joint[0] if joint else None, beside, around)
+
+
+def _arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
-        key = _canonical([run.spec[axis] for axis in _COMPARED if axis != "seed"])
+        key = canonical([run.spec[axis] for axis in (*COMPARED, *_SWEPT) if axis != "seed"])
         seeds = groups.setdefault(key, {})
         if run.seed in seeds:
             raise ValueError(
@@ -116,11 +125,8 @@ def gathered(title: str, runs: Sequence[Run]) -> Setting:
         seeds[run.seed] = run
     members = [dict(sorted(seeds.items())) for _, seeds in sorted(groups.items())]
     specs = [next(iter(seeds.values())).spec for seeds in members]
-    arms = [Arm(_label(spec, specs), seeds) for spec, seeds in zip(specs, members, strict=True)]
-    arms.sort(key=_place)
-    joint = [arm for arm in arms if arm.plain]
-    joint.sort(key=lambda arm: arm.spec["fusion"]["name"] != _PLAIN)
-    return Setting(title, tuple(arms), joint[0] if joint else None)
+    arms = [Arm(label(spec, specs), seeds) for spec, seeds in zip(specs, members, strict=True)]
+    return tuple(sorted(arms, key=_place))
 
 
 def _place(arm: Arm) -> tuple[Any, ...]:
@@ -134,7 +140,7 @@ def _place(arm: Arm) -> tuple[Any, ...]:
 # Words
 
 
-def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
+def label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
     """What tells an arm from the others: "joint", "joint + vcmm", "ogm (alpha=0.3)"."""
     method = cast(dict[str, Any], spec["method"])
     peers = [other["method"] for other in specs]
@@ -144,7 +150,7 @@ def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
     else:
         label = f"{method['name']}{_differing(method, peers)}"
     fusions = [other["fusion"] for other in specs]
-    if len({_canonical(fusion) for fusion in fusions}) > 1 and spec["fusion"]["name"] != _PLAIN:
+    if len({canonical(fusion) for fusion in fusions}) > 1 and spec["fusion"]["name"] != _PLAIN:
         label += f" by {spec['fusion']['name']}{_differing(spec['fusion'], fusions)}"
     controller = cast(dict[str, Any], spec["controller"])
     if controller["name"] != "none":
@@ -156,17 +162,24 @@ def _label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
     return label
 
 
+def _full(arm: Arm) -> str:
+    """A label that also says what is searched and swept."""
+    lr, size = arm.spec["optimizer"].get("lr"), arm.spec["batch_size"]
+    rate = "" if lr is None else f" lr={_short(float(lr))}"
+    return f"{arm.label},{rate} batch={size}"
+
+
 def _differing(choice: Mapping[str, Any], peers: Iterable[Mapping[str, Any]]) -> str:
     """The options in which choices of the same name differ, as " (alpha=0.3)".
 
     A value that more than two thirds of them share goes without saying. No two of them lose what
     tells them apart, for no two values are shared by so many.
     """
-    same = {_canonical(peer): peer for peer in peers if peer["name"] == choice["name"]}.values()
+    same = {canonical(peer): peer for peer in peers if peer["name"] == choice["name"]}.values()
     shown: list[str] = []
     for key, value in choice.items():
-        values = [_canonical(peer.get(key)) for peer in same]
-        if 3 * values.count(_canonical(value)) <= 2 * len(values):
+        values = [canonical(peer.get(key)) for peer in same]
+        if 3 * values.count(canonical(value)) <= 2 * len(values):
             shown.append(f"{key}={_short(value)}")
     return f" ({', '.join(shown)})" if shown else ""
 
@@ -179,7 +192,7 @@ def _titles(commons: Sequence[Mapping[str, Any]]) -> list[str]:
         parts = [f"{data['name']}{_differing(data, [other['data'] for other in commons])}"]
         peers = [other for other in commons if other["data"]["name"] == data["name"]]
         for axis, value in common.items():
-            if axis == "data" or len({_canonical(peer[axis]) for peer in peers}) == 1:
+            if axis == "data" or len({canonical(peer[axis]) for peer in peers}) == 1:
                 continue
             if axis in AXES:
                 choices = [peer[axis] for peer in peers]
@@ -193,8 +206,7 @@ def _titles(commons: Sequence[Mapping[str, Any]]) -> list[str]:
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, dict):
+        each = cast(dict[str, object], value).items()
+        return " ".join(f"{key}:{_short(one)}" for key, one in each)
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
