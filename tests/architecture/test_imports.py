@@ -146,7 +146,9 @@ VOCABULARY = ("method", "model", "types", "fusions", "by_modality", "holdout")
 WITHOUT_TORCH = [
     name
     for name in BENCH
-    if name.startswith(("bench/report/", "bench/cli/", "bench/suites/", "bench/launch/"))
+    if name.startswith(
+        tuple(f"bench/{room}/" for room in ("report", "cli", "suites", "launch", "statistics"))
+    )
     or Path(name).stem
     in {
         "analysis",
@@ -156,10 +158,11 @@ WITHOUT_TORCH = [
         "recommend",
         "records",
         "registry",
+        "roles",
         "selection",
         "signature",
         "spec",
-        "statistics",
+        "studies",
         "wording",
     }
 ]

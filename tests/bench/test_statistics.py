@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vcmm.bench.statistics import Interval, Paired, holm, interval, paired
+from vcmm.bench.statistics import (
+    Interval,
+    Paired,
+    bootstrap,
+    holm,
+    interval,
+    least,
+    paired,
+    wilcoxon,
+)
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 shares = st.floats(0, 1, allow_subnormal=False)
@@ -137,3 +146,98 @@ def test_holm_keeps_the_order_and_only_raises(p_values: list[float], random: Ran
     assert (
         min(q for q in adjusted if q is not None) <= min(1, len(p_values) * min(p_values)) + 1e-15
     )
+
+
+# Wilcoxon (1945) in scipy's own example, from Hollander and Wolfe: depression scale factors.
+BEFORE = dict(enumerate([1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30]))
+AFTER = dict(enumerate([0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29]))
+
+
+def test_wilcoxon_by_the_book() -> None:
+    found = wilcoxon(BEFORE, AFTER)
+    assert found is not None
+    assert (found.n, found.statistic) == (9, 5)
+    assert found.p == pytest.approx(0.0390625)  # 20 of 512
+    assert found.least == 2 / 2**9
+
+
+def test_five_seeds_can_never_show_a_difference_at_05() -> None:
+    ours = {seed: 0.9 + 0.01 * seed for seed in range(5)}
+    found = wilcoxon(ours, dict.fromkeys(range(5), 0.1))
+    assert found is not None
+    assert found.p == found.least == 0.0625
+    assert least(6) == 0.03125
+    assert least(1) == 1
+
+
+def test_equal_pairs_are_left_out() -> None:
+    assert wilcoxon({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.7}) is None
+    assert wilcoxon({0: 0.5}, {1: 0.5}) is None
+    found = wilcoxon({0: 0.5, 1: 0.7, 2: 0.9}, {0: 0.5, 1: 0.6, 2: 0.7})
+    assert found is not None
+    assert found.n == 2
+
+
+def test_differences_that_are_equal_but_for_rounding_share_their_rank() -> None:
+    # +.1, +.1, -.1 and +.2 have the ranks 2, 2, 2 and 4.
+    found = wilcoxon({0: 0.3, 1: 0.8, 2: 0.2, 3: 0.4}, {0: 0.2, 1: 0.7, 2: 0.3, 3: 0.2})
+    assert found is not None
+    assert found.statistic == 2
+    # 2 is reached by no sign, one alone of the three: 4 of 16, on both sides.
+    assert found.p == pytest.approx(8 / 16)
+
+
+@quick
+@given(st.lists(st.integers(-40, 40).filter(bool), min_size=1, max_size=12, unique_by=abs))
+def test_wilcoxon_is_that_of_scipy(differences: list[int]) -> None:
+    found = wilcoxon(dict(enumerate(map(float, differences))), dict.fromkeys(range(12), 0.0))
+    expected = stats.wilcoxon(differences, method="exact")
+    assert found is not None
+    assert found.statistic == expected.statistic
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
+
+
+def test_many_pairs_are_tested_by_the_normal_law() -> None:
+    source = Random(0)
+    ours = {seed: source.gauss(0.3, 1) for seed in range(60)}
+    found = wilcoxon(ours, dict.fromkeys(range(60), 0.0))
+    assert found is not None
+    assert found.p == pytest.approx(stats.wilcoxon(list(ours.values())).pvalue, rel=0.05)
+
+
+def test_the_percentile_bootstrap_is_that_of_all_draws() -> None:
+    # Of 1, 2, 3 there are 27 draws; their means have the 2.5 % quantile 1 and the 97.5 % one 3.
+    assert bootstrap([1, 2, 3], kind="percentile") == (1, 3)
+
+
+def test_the_bootstrap_covers_what_the_t_interval_covers() -> None:
+    values = [Random(seed).gauss(0, 1) for seed in range(200)]
+    found, by_t = bootstrap(values), interval(values)
+    assert found is not None
+    assert by_t.low is not None
+    assert by_t.high is not None
+    # Both are about 3.9 standard errors wide; 10000 draws place a quantile within some percent.
+    assert found == pytest.approx((by_t.low, by_t.high), abs=0.02)
+    assert bootstrap(values) == found
+
+
+def test_bca_leans_to_the_side_of_the_long_tail() -> None:
+    values = [Random(seed).expovariate(1) for seed in range(30)]
+    corrected, plain = bootstrap(values), bootstrap(values, kind="percentile")
+    assert corrected is not None
+    assert plain is not None
+    assert corrected[0] > plain[0]
+    assert corrected[1] > plain[1]
+
+
+def test_the_bootstrap_takes_other_statistics() -> None:
+    found = bootstrap([1.0, 2.0, 3.0, 4.0, 50.0], statistic=max, kind="percentile", resamples=999)
+    assert found is not None
+    assert found[1] == 50
+
+
+def test_without_spread_there_is_nothing_to_draw_from() -> None:
+    assert bootstrap([0.5]) is None
+    assert bootstrap([0.3, 0.3, 0.1 + 0.2]) is None
+    # Leaving one out changes the maximum of these never: BCa has nothing to correct.
+    assert bootstrap([1.0, 2.0, 2.0], statistic=max) == (1, 2)
