@@ -34,8 +34,17 @@ def vcmm(
     center: bool = True,
     floor_after_smoothing: bool = False,
     exact: bool = True,
+    encoder_every: int = 0,
 ) -> MomentumController:
-    """Variance-calibrated momentum, as published unless an option says otherwise."""
+    """Variance-calibrated momentum, as published unless an option says otherwise.
+
+    With `encoder_every` a recorder beside it measures noise and drift of the encoders' own
+    gradients, every so many steps (`recorder`); it changes nothing that is trained.
+    """
+    if encoder_every < 0:
+        raise ValueError(
+            f"vcmm: encoder_every is {encoder_every}; it is a number of steps, or 0 for never"
+        )
     return VCMM(
         optimizer,
         loss=loss,

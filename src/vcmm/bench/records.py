@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -137,8 +137,8 @@ class Run:
         return sum(row.seconds for row in self.cost)
 
 
-def load(root: str | Path) -> list[Run]:
-    """Every finished run under a root, sorted by hash.
+def load(root: str | Path, only: Container[str] | None = None) -> list[Run]:
+    """Every finished run under a root, or those of these hashes, sorted by hash.
 
     Raises:
         FileNotFoundError: if there is no such directory.
@@ -148,7 +148,8 @@ def load(root: str | Path) -> list[Run]:
     if not root.is_dir():
         raise FileNotFoundError(f"there is no directory {root}; `vcmm sweep demo` makes runs")
     folders = [p for p in sorted(root.iterdir()) if _HASH.fullmatch(p.name)]
-    return [_read(folder) for folder in folders if (folder / "done").is_file()]
+    wanted = [folder for folder in folders if only is None or folder.name in only]
+    return [_read(folder) for folder in wanted if (folder / "done").is_file()]
 
 
 def query(root: str | Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:

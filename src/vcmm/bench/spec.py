@@ -22,6 +22,10 @@ RESULT_VERSION = 1  # raised whenever the same spec would give other numbers
 
 AXES = ("data", "encoder", "method", "fusion", "controller", "optimizer", "schedule")
 
+# Options that came after the first records, with a value that leaves everything as it was. That
+# value goes without saying, so that the older records are still those of their specs.
+LATER: dict[tuple[str, str], dict[str, Value]] = {("controller", "vcmm"): {"encoder_every": 0}}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
@@ -116,7 +120,10 @@ class Spec:
         """As JSON has it; `from_json` gives an equal spec."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for axis in AXES:
-            values[axis] = values[axis].to_json()
+            choice: Choice = values[axis]
+            silent = LATER.get((axis, choice.name), {})
+            written = choice.to_json().items()
+            values[axis] = {k: v for k, v in written if k not in silent or v != silent[k]}
         values["encoders"] = {m: choice.to_json() for m, choice in self.encoders.items()}
         return json.loads(canonical(values))
 

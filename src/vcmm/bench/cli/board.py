@@ -66,7 +66,7 @@ class Board:
     def __init__(self, specs: Iterable[Spec], clock: Any = time.monotonic) -> None:
         self.labels = labels([spec.to_json() for spec in specs])
         self.running: dict[str, Row] = {}
-        self.complete: list[str] = []  # hashes, in the order in which they became so
+        self.complete: dict[str, str] = {}  # spec -> hash, in the order in which they became so
         self.cached = 0
         self.waiting: set[str] = set()  # run by another process
         self.failures: list[Failure] = []
@@ -136,7 +136,7 @@ class Board:
         if event.kind == "failed":
             self.failures.append(Failure(row.label, event.run, event.error))
         else:
-            self.complete.append(event.run)
+            self.complete[key] = event.run
         if event.kind == "cached":
             self.cached += 1
         elif row.steps:

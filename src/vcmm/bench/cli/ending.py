@@ -31,7 +31,7 @@ def finish(
     from ..records import load
 
     with mistakes():
-        runs = [run for run in load(root) if run.hash in outcome.complete]
+        runs = load(root, outcome.complete.values())
     if not runs:
         outcome.leave()
     from ..report.page import write

@@ -52,7 +52,7 @@ def run(
         quiet=as_json,
     )
     outcome.leave()
-    path = runs / outcome.complete[0]
+    path = runs / next(iter(outcome.complete.values()))
     last = [row for row in records(path) if row["epoch"] == spec.epochs - 1]
     values = {row["split"]: row["values"] for row in last}
     if as_json:

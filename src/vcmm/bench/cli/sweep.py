@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from .errors import Mistake, mistakes
 from .executing import Compile, Device, Loaders, Precision, executed
 from .flags import CheckpointEvery, Json, Plain, Runs, Select, Workers
 from .protocol import Protocol
+
+if TYPE_CHECKING:
+    from ..spec import Spec
+    from ..suites.stages import Done
 
 AXES = ("data", "encoder", "fusion", "optimizer", "schedule")
 
@@ -37,34 +41,56 @@ def sweep(
             metavar="DIR", help="Of the media of a benchmark; decode first what is not decoded."
         ),
     ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Give every arm the best of N learning rates on valid, tried with seed 0.",
+            show_default=False,
+        ),
+    ] = None,
     select: Select = "valid",
     plain: Plain = False,
     as_json: Json = False,
 ) -> None:
     """Train all runs of a suite. Its options: vcmm sweep SUITE --help"""
     from ..suites import SUITES
+    from ..suites.search import searched
+    from ..suites.stages import driven
     from .ending import finish
     from .preparation import buildable, loadable, prepared
-    from .training import train
+    from .training import NOTHING, made, train
 
     if suite not in SUITES:
         raise Mistake(f"there is no suite {suite!r}; there are {', '.join(sorted(SUITES))}")
     if root is not None:
         prepared(given.choices["data"], root, workers=workers, plain=plain, quiet=as_json)
     loadable(given.spec())
+    outcome = NOTHING
+    execution = executed(given.choices["data"].name, device, precision, compile_, loaders)
+
+    def trained(specs: list[Spec]) -> Done:
+        nonlocal outcome
+        buildable(specs)
+        if outcome is not NOTHING and not as_json:
+            typer.echo(f"\nNext, by what these runs have shown: {len(specs)} more.")
+        found = train(
+            specs,
+            runs,
+            workers=workers,
+            threads=threads,
+            execution=execution,
+            checkpoint_every=checkpoint_every,
+            plain=plain,
+            quiet=as_json,
+        )
+        outcome |= found
+        return made(specs, found, runs)
+
     with mistakes():
-        specs = SUITES[suite](given.base, **given.options)
-    buildable(specs)
-    outcome = train(
-        specs,
-        runs,
-        workers=workers,
-        threads=threads,
-        execution=executed(specs[0].data.name, device, precision, compile_, loaders),
-        checkpoint_every=checkpoint_every,
-        plain=plain,
-        quiet=as_json,
-    )
+        asked = SUITES[suite](given.base, **given.options)
+        driven(asked if search is None else searched(asked, search), trained)
     finish(
         outcome, runs, runs / "report", selection=select, title=f"Suite {suite}", as_json=as_json
     )
@@ -82,11 +108,11 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Two minutes on real data: modalities alone, joint and multi-loss, without and with VCMM."""
-    from ..suites import SUITES
+    from ..suites.demo import demo as suite
     from .ending import finish
     from .training import train
 
-    specs = SUITES["demo"]({}, seeds=seeds, epochs=epochs)
+    specs = suite({}, seeds=seeds, epochs=epochs)
     if not as_json:
         typer.echo(
             f"{len(specs)} runs on watch (shoulder exercises, seen by a smartwatch): "

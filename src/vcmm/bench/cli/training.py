@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..execution import Execution
 from ..launch import cores, launch
-from ..spec import Spec
+from ..spec import Spec, canonical
 from .board import Board, Failure
 from .errors import mistakes
 from .plain import PlainView
+
+if TYPE_CHECKING:
+    from ..records import Run
 
 FAILED = 1
 INTERRUPTED = 130
@@ -27,13 +31,29 @@ INTERRUPTED = 130
 class Outcome:
     """How a launch ended."""
 
-    complete: tuple[str, ...]  # hashes
+    complete: Mapping[str, str]  # spec, as canonical JSON -> hash
     failures: tuple[Failure, ...]
+
+    def __or__(self, other: Outcome) -> Outcome:
+        """Of both launches."""
+        return Outcome({**self.complete, **other.complete}, self.failures + other.failures)
 
     def leave(self) -> None:
         """Exit code 1 if a run failed."""
         if self.failures:
             raise typer.Exit(FAILED)
+
+
+NOTHING = Outcome({}, ())
+
+
+def made(specs: Sequence[Spec], outcome: Outcome, root: Path) -> dict[Spec, Run]:
+    """The records of these specs, as far as they are complete."""
+    from ..records import load
+
+    known = {spec: outcome.complete.get(canonical(spec.to_json())) for spec in specs}
+    records = {run.hash: run for run in load(root, set(known.values()))}
+    return {spec: records[run] for spec, run in known.items() if run is not None}
 
 
 def train(
@@ -81,7 +101,7 @@ def train(
         )
         raise typer.Exit(INTERRUPTED) from None
     explain(board.failures, root)
-    return Outcome(tuple(board.complete), tuple(board.failures))
+    return Outcome(board.complete, tuple(board.failures))
 
 
 def a_person_watches() -> bool:

@@ -12,7 +12,11 @@ is the schedule of any paper. They are starting points, equal for all methods th
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
+
+Name = Literal["small", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,25 @@ def budget(name: str, samples: int, batch_size: int) -> Budget:
     if name not in SCALES:
         raise ValueError(f"there is no budget {name!r}; choose from {', '.join(SCALES)}")
     scale = SCALES[name]
-    per_epoch = math.ceil(samples / batch_size)
+    per_epoch = max(1, math.ceil(samples / batch_size))
     epochs = min(max(math.ceil(scale.steps / per_epoch), scale.least), scale.most)
     return Budget(epochs, scale.seeds)
+
+
+def within(
+    base: Mapping[str, Any], name: str, seeds: int | None, epochs: int | None, batch_size: int
+) -> tuple[dict[str, Any], int]:
+    """The base with epochs and batch size, and how many seeds; what is None is the budget's.
+
+    The data is looked at only if the epochs depend on it.
+    """
+    from ..data import load
+    from ..spec import Choice
+
+    samples = 0
+    if epochs is None:
+        data = Choice.of("data", base.get("data", "watch"))
+        samples = len(load(data.name, **data.options).splits["train"])
+    found = budget(name, samples, batch_size)
+    spent = {**base, "epochs": epochs or found.epochs, "batch_size": batch_size}
+    return spent, found.seeds if seeds is None else seeds

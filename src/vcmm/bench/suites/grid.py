@@ -31,12 +31,16 @@ def arm(base: Base, name: str) -> Spec:
 
 def references(base: Base) -> list[Spec]:
     """Every modality alone: what a multimodal network ought to beat."""
-    from ..data import load
-
-    joint = _spec(base, Choice("joint"), Choice("none"))
-    names = joint.modalities or load(joint.data.name, **joint.data.options).modalities
+    names = modalities_of(_spec(base, Choice("joint"), Choice("none")))
     alone = [Choice("unimodal", modality=name) for name in names]
     return [_spec(base, choice, Choice("none")) for choice in alone]
+
+
+def modalities_of(spec: Spec) -> tuple[str, ...]:
+    """Those that a spec trains on; its data is loaded if it does not name them."""
+    from ..data import load
+
+    return spec.modalities or load(spec.data.name, **spec.data.options).modalities
 
 
 def seeded(arms: Iterable[Spec], seeds: int) -> list[Spec]:
