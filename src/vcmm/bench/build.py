@@ -60,7 +60,7 @@ def build(spec: Spec, data: Data, execution: Execution | None = None) -> Trainin
     data = chosen_data(spec, data)
     model = build_model(spec, data).to(execution.device)
     for encoder in model.encoders.values():
-        execute(encoder, execution)
+        execute(encoder, execution, spec.batch_size)
     optimizer = OPTIMIZERS[spec.optimizer.name](groups(model), **spec.optimizer.options)
     criterion: Criterion = F.cross_entropy
     if data.multilabel:
@@ -85,14 +85,14 @@ def build_model(spec: Spec, data: Data) -> Multimodal:
     return model
 
 
-def execute(encoder: Any, execution: Execution) -> None:
+def execute(encoder: Any, execution: Execution, batch_size: int) -> None:
     """Have an encoder compute as asked."""
     if execution.precision != "float32":
         encoder.precision = getattr(torch, execution.precision)
     if execution.channels_last:
         encoder.to(memory_format=torch.channels_last)
     if execution.compiled:
-        encoder.compile()
+        encoder.compiled_for = batch_size
 
 
 def build_encoder(spec: Spec, modality: str, form: Form) -> Encoder:

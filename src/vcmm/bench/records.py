@@ -119,6 +119,7 @@ class Run:
     threads: int
     device: str
     numerics: str  # all that is not torch's default arithmetic, bfloat16 say
+    weights: Mapping[str, str]  # sha256 of the files that encoders started from, by their paths
     result_version: int
     metric: str  # what it is judged by
     steps: tuple[Step, ...]
@@ -204,6 +205,7 @@ def _read(folder: Path) -> Run:
         threads=outer["threads"],
         device=outer["device"],
         numerics=str(outer.get("numerics", "")),
+        weights=outer.get("weights", {}),
         result_version=outer["result_version"],
         metric=metric,
         steps=tuple(_lines(folder / "steps.jsonl", texts["steps.jsonl"], _step)),

@@ -88,9 +88,14 @@ def run(
 
 def identity_of(spec: Spec, data: Data, execution: Execution = DEFAULT) -> str:
     """The hash of a run, whose files of weights are looked at for it."""
-    files = {choice.options.get("weights") for choice in (spec.encoder, *spec.encoders.values())}
-    weights = {path: digest(path) for path in files if path is not None}
-    return run_hash(spec, data.hash, execution, weights)
+    return run_hash(spec, data.hash, execution, weights_of(spec))
+
+
+def weights_of(spec: Spec) -> dict[str, str]:
+    """The sha256 of every file that an encoder starts from, by its path."""
+    encoders = (spec.encoder, *spec.encoders.values())
+    files = {str(one.options["weights"]) for one in encoders if one.options.get("weights")}
+    return {path: digest(path) for path in sorted(files)}
 
 
 @contextmanager
@@ -133,6 +138,7 @@ class Record:
         self.work = work
         self.spec = spec
         self.execution = execution
+        weights = weights_of(spec)
         folder.write_json(
             work / "spec.json",
             {
@@ -140,6 +146,7 @@ class Record:
                 "data_hash": data.hash,
                 "metric": "map" if data.multilabel else "accuracy",
                 **execution.identity(),
+                **({"weights": weights} if weights else {}),
                 "spec": spec.to_json(),
             },
         )
@@ -161,7 +168,7 @@ class Record:
         every = max(1, training.steps // ROWS)
         at = {"epoch": self.progress.epoch, "step": self.progress.step, "steps": training.steps}
         teller.tell("started", **at)
-        events = fit(
+        fitting = fit(
             training.method,
             training.data,
             training.schedule,
@@ -171,15 +178,16 @@ class Record:
             progress=self.progress,
             loaders=self.execution.workers,
         )
-        while (event := self._timed(events)) is not None:
-            at = {"epoch": event.epoch, "step": event.step, "steps": training.steps}
-            if isinstance(event, EpochEnded):
-                teller.tell("epoch", **at, values=self._judged(event))
-                self._count_cost(event.epoch)
-            elif event.step % every == 0 or event.step == 1:
-                teller.tell("step", **at, values=self._written(event))
-            if time.monotonic() - self.saved >= checkpoint_every:
-                self._save()
+        with closing(fitting) as events:  # interrupted or not, no loader is left behind
+            while (event := self._timed(events)) is not None:
+                at = {"epoch": event.epoch, "step": event.step, "steps": training.steps}
+                if isinstance(event, EpochEnded):
+                    teller.tell("epoch", **at, values=self._judged(event))
+                    self._count_cost(event.epoch)
+                elif event.step % every == 0 or event.step == 1:
+                    teller.tell("step", **at, values=self._written(event))
+                if time.monotonic() - self.saved >= checkpoint_every:
+                    self._save()
         self._finish()
 
     def _timed(self, events: Any) -> Stepped | EpochEnded | None:

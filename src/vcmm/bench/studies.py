@@ -53,14 +53,23 @@ def conditions(run: Run) -> dict[str, Any]:
     shared = {axis: value for axis, value in run.spec.items() if axis not in COMPARED}
     # The same data may lie elsewhere; what it holds is in its hash.
     shared["data"] = {**shared["data"], "name": Path(shared["data"]["name"]).name}
+    if run.weights:  # and so with files of weights
+        shared["encoder"] = _weighed(shared["encoder"], run)
+        shared["encoders"] = {m: _weighed(one, run) for m, one in shared["encoders"].items()}
     return {
         **shared,
         "content": run.data_hash[:8],
         "threads": run.threads,
         "device": run.device,
-        "numerics": run.numerics,
+        "numerics": run.numerics or "float32",
         "version": run.result_version,
     }
+
+
+def _weighed(encoder: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """An encoder's choice, with what its file of weights holds and not where that lies."""
+    path = encoder.get("weights")
+    return {**encoder, "weights": run.weights[path][:8]} if path else dict(encoder)
 
 
 def canonical(value: object) -> str:

@@ -6,7 +6,7 @@ checkpoint taken there resumes bitwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +61,7 @@ def fit(
     seed: int,
     progress: Progress | None = None,
     loaders: int = 0,
-) -> Iterator[Stepped | EpochEnded]:
+) -> Generator[Stepped | EpochEnded]:
     """Train for some epochs, from where `progress` says.
 
     The method sees train alone: `data` may hold other splits, but they are not handed on. The order

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -22,13 +25,28 @@ class Encoder(nn.Module):
 
     outputs: int
     precision: torch.dtype | None = None  # in which it computes; its features are float32
+    compiled_for: int = 0  # samples of a training batch that compiled code computes; 0 is none
 
     def __call__(self, inputs: Tensor) -> Tensor:
         if self.precision is None:
-            return super().__call__(inputs)
+            return self._computed(inputs)
         with torch.autocast(inputs.device.type, self.precision):
-            features: Tensor = super().__call__(inputs)
+            features = self._computed(inputs)
         return features.float()
+
+    def _computed(self, inputs: Tensor) -> Tensor:
+        # Which code computes a batch must not depend on the batches before it, or a run that goes
+        # on from a checkpoint would come to other numbers. So whole batches of training have code
+        # of their own, and everything else is computed as it is written.
+        if self.training and len(inputs) == self.compiled_for:
+            return compiled(type(self))(self, inputs)
+        return super().__call__(inputs)
+
+
+@cache
+def compiled(kind: type[Encoder]) -> Callable[[Encoder, Tensor], Tensor]:
+    """The compiled `forward` of a kind of encoder. No encoder holds it, for encoders are copied."""
+    return torch.compile(kind.forward, dynamic=False)
 
 
 def require_kind(form: Form, *kinds: Kind) -> None:
