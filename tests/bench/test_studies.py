@@ -84,6 +84,16 @@ def test_momenta_that_were_tried_with_one_seed_stand_aside(tmp_path: Path) -> No
     assert sorted(arm.spec["controller"]["betas"]["b"] for arm in setting.aside) == [0.8, 0.99]
 
 
+def test_a_grid_of_one_seed_stands_aside_of_arms_with_more(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write(tmp_path, seed=seed)
+    for b in (0.8, 0.99):
+        write(tmp_path, "joint", "fixed", control={"betas": {"a": 0.9, "b": b}})
+    setting = only(tmp_path)
+    assert [arm.label for arm in setting.arms] == ["joint"]
+    assert len(setting.aside) == 2
+
+
 def test_momenta_with_the_same_seeds_are_all_arms(tmp_path: Path) -> None:
     write(tmp_path)
     for b in (0.7, 0.8, 0.99):

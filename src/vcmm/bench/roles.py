@@ -6,18 +6,16 @@ hold what they need.
 
 A trial is an arm that was trained with one seed, while another arm of its kind was trained with
 that one and with more: of the same method, fusion, controller and modalities, but with another
-learning rate, or with other fixed momenta. It was tried and not chosen. A recording is an arm that
-was trained again in order to log more. Both stand aside: in no table but their own.
+learning rate. It was tried and not chosen. So are fixed momenta with one seed where any arm has
+more: they are points of a grid. A recording is an arm that was trained again in order to log more.
+All these stand aside: in no table but their own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .arms import Arm
+from collections.abc import Mapping
+from typing import Any
 
 Json = Mapping[str, Any]
 
@@ -81,10 +79,7 @@ def kind(spec: Json) -> str:
 def aside(spec: Json, seeds: set[int], others: Mapping[str, list[tuple[Json, set[int]]]]) -> bool:
     """Whether an arm stands aside, given the specs and seeds of all arms by kind."""
     peers = others[kind(spec)]
-    tried = len(seeds) == 1 and any(seeds < more for _, more in peers)
+    fixed = betas(spec) is not None
+    fuller = [one for each in others.values() for one in each] if fixed else peers
+    tried = len(seeds) == 1 and any(seeds < more for _, more in fuller)
     return tried or (recording(spec) and any(not recording(other) for other, _ in peers))
-
-
-def those(arms: tuple[Arm, ...], wanted: Callable[[Json], bool]) -> list[Arm]:
-    """The arms whose specs are so."""
-    return [arm for arm in arms if wanted(arm.spec)]

@@ -39,6 +39,12 @@ def final(run: Run) -> Mapping[str, float]:
     return _at(run, "test", _last(run))
 
 
+def on_valid(run: Run) -> float:
+    """What a search goes by: the best there is on the validation split."""
+    _demand(run, "valid")
+    return max(row.values.get(run.metric, -math.inf) for row in run.evals if row.split == "valid")
+
+
 def warning(rule: str) -> str | None:
     """What must stand beside every number that a rule gave."""
     if rule != "oracle":

@@ -6,7 +6,8 @@ r"""A sheet as text: LaTeX for papers, Markdown for pages, CSV for programs, col
 | second | \underline           | <u>        | +    |
 | below  | \textcolor{gray}     | <sub>      | -    |
 
-LaTeX needs the packages booktabs and xcolor. Whatever a name holds is escaped. CSV has the numbers
+LaTeX needs the packages booktabs, graphicx and xcolor; a table that is wider than the page is made
+smaller. Whatever a name holds is escaped. CSV has the numbers
 unrounded, one column for each: "accuracy", "accuracy sd", "accuracy low", and so on.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping
 
 from .sheet import Cell, Column, Sheet
 
+LINE = 120  # characters, small ones counting as two thirds, that a page of footnotes is wide
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -56,13 +58,15 @@ def latex(sheet: Sheet) -> str:
     """A table environment with caption and label, for a paper to take in as it is."""
     form = "".join("r" if column.number else "l" for column in sheet.columns)
     heads = " & ".join(tex(column.title) for column in sheet.columns)
+    wide = _width(sheet) > LINE
     lines = [
-        "% needs \\usepackage{booktabs,xcolor}",
+        "% needs \\usepackage{booktabs,graphicx,xcolor}",
         "\\begin{table*}[t]",
         "\\centering",
         f"\\caption{{{tex(sheet.caption)}}}",
         f"\\label{{tab:{re.sub('[^a-zA-Z0-9-]+', '-', sheet.name)}}}",
         "\\footnotesize\\setlength{\\tabcolsep}{4pt}",
+        *["\\resizebox{\\linewidth}{!}{%"] * wide,
         f"\\begin{{tabular}}{{@{{}}{form}@{{}}}}",
         "\\toprule",
         f"{heads} \\\\",
@@ -74,7 +78,7 @@ def latex(sheet: Sheet) -> str:
         words = " & ".join(map(_tex_cell, row))
         # What begins with a bracket would be taken for how much space the row above leaves.
         lines.append(f"{'{}' * words.startswith(('[', '*'))}{words} \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}"]
+    lines += ["\\bottomrule", "\\end{tabular}" + "}" * wide]
     # A note is a paragraph of its own, as wide as the text.
     lines += [f"\\par\\smallskip{{\\scriptsize {tex(note)}\\par}}" for note in sheet.notes]
     return "\n".join([*lines, "\\end{table*}", ""])
@@ -148,6 +152,15 @@ def _tex_cell(cell: Cell) -> str:
     if cell.small:
         words += f" {{\\scriptsize {tex(cell.small)}}}"
     return f"\\textcolor{{gray}}{{{words}}}" if "below" in cell.marks else words
+
+
+def _width(sheet: Sheet) -> float:
+    """About how wide a table is."""
+    columns = zip(*sheet.rows, strict=True)
+    return sum(
+        max(len(column.title), *(len(cell.text) + 2 / 3 * len(cell.small) for cell in cells)) + 2
+        for column, cells in zip(sheet.columns, columns, strict=True)
+    )
 
 
 def _md(words: str) -> str:

@@ -36,6 +36,26 @@ _ALONE: dict[str, dict[str, tuple[float, float]]] = {
     "twitter15": {"image": (0.5863, 0.4333), "text": (0.7367, 0.6849)},
     "nvgesture": {"rgb": (0.7822, 0.7833), "flow": (0.7863, 0.7865), "depth": (0.8154, 0.8183)},
 }
+# Accuracy in the ablation, by the row of `sheets/ablation.py`.
+_ABLATION: dict[str, tuple[float, float]] = {
+    "shared": (0.6455, 0.7011),
+    "fixed asymmetric": (0.6773, 0.7396),
+    "frozen": (0.6813, 0.7412),
+    "without noise subtraction": (0.6935, 0.7499),
+    "without centring": (0.7070, 0.7452),
+    "without exact correction": (0.7208, 0.7513),
+    "full": (0.7534, 0.7570),
+}
+_ABLATED = ("kinetics_sounds", "twitter15")
+# GiB of training on CREMA-D.
+_MEMORY = {
+    "joint by concat": 8.89,
+    "lfm": 10.88,
+    "mla": 11.13,
+    "pmr": 12.38,
+    "reconboost": 11.37,
+    "joint + vcmm": 10.10,
+}
 
 
 def reports(spec: Mapping[str, Any]) -> bool:
@@ -54,6 +74,29 @@ def reported(spec: Mapping[str, Any], metric: str) -> float | None:
     else:
         found = _ROWS.get(_name(spec), (None,) * 4)[list(_METRICS).index(data)]
     return None if found is None else found[_METRICS[data].index(metric)]
+
+
+def reports_ablation(spec: Mapping[str, Any]) -> bool:
+    """Whether the paper's ablation is of this data set."""
+    return spec["data"]["name"] in _ABLATED
+
+
+def ablated(spec: Mapping[str, Any], row: str, metric: str) -> float | None:
+    """The paper's accuracy in a row of the ablation."""
+    if not reports_ablation(spec) or metric != "accuracy" or row not in _ABLATION:
+        return None
+    return _ABLATION[row][_ABLATED.index(spec["data"]["name"])]
+
+
+def reports_memory(spec: Mapping[str, Any]) -> bool:
+    """Whether the paper measured memory on this data set."""
+    return spec["data"]["name"] == "cremad"
+
+
+def memory(spec: Mapping[str, Any]) -> float | None:
+    """The paper's training memory over that of its joint training."""
+    found = _MEMORY.get(_name(spec)) if reports_memory(spec) else None
+    return None if found is None else found / _MEMORY["joint by concat"]
 
 
 def _name(spec: Mapping[str, Any]) -> str:

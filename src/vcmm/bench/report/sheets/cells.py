@@ -7,12 +7,12 @@ as "not distinguishable", and one that could not be tested as "not tested".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ... import selection as select
 from ...analysis import EQUAL, SIGNIFICANCE, UNTESTED, is_percent
 from ...arms import Arm
-from ...statistics import Interval, Paired, holm, interval, paired
+from ...statistics import Interval, Paired, holm, interval, paired, wilcoxon
 from ...wording import p_value
 from ..sheet import Cell
 
@@ -21,10 +21,11 @@ Scores = Mapping[int, float]  # by seed
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two arms over their common seeds, and the p-value after Holm over the sheet."""
+    """Two arms over their common seeds, and p-values after Holm over the column."""
 
     difference: Paired | None
-    p: float | None
+    p: float | None  # of the paired t-test
+    signed: float | None  # of Wilcoxon's signed-rank test
 
     @property
     def verdict(self) -> str:
@@ -45,10 +46,12 @@ def scores(arm: Arm | None, selection: str, metric: str) -> dict[int, float]:
 def compared(pairs: Sequence[tuple[Scores, Scores] | None]) -> list[Compared | None]:
     """Ours against theirs, line by line. Holm's correction is over all of them."""
     found = [None if pair is None else paired(*pair) for pair in pairs]
+    ranks = [None if pair is None else wilcoxon(*pair) for pair in pairs]
     adjusted = holm([None if one is None else one.p for one in found])
+    signed = holm([None if one is None else one.p for one in ranks])
     return [
-        None if pair is None else Compared(one, p)
-        for pair, one, p in zip(pairs, found, adjusted, strict=True)
+        None if pair is None else Compared(one, p, by_rank)
+        for pair, one, p, by_rank in zip(pairs, found, adjusted, signed, strict=True)
     ]
 
 
@@ -65,6 +68,20 @@ def _spread(found: Interval, metric: str) -> Cell:
     small = f"[{scale * found.low:{form}}, {scale * found.high:{form}}]"
     numbers |= {"sd": found.sd, "low": found.low, "high": found.high}
     return Cell(f"{text} ± {scale * found.sd:{form}}", small, values=numbers)
+
+
+def times(ratio: float | None) -> Cell:
+    """ "1.14×", or nothing where it is not known."""
+    return Cell() if ratio is None else Cell(f"{ratio:.2f}×", values={"mean": ratio})
+
+
+def beside(cell: Cell, reported: float | None, form: str = "") -> Cell:
+    """With what the paper reports in small print: a share, or a number in another form."""
+    if reported is None:
+        return cell
+    number = form.format(reported) if form else f"{100 * reported:.1f}"
+    small = f"{cell.small} paper {number}".strip()
+    return replace(cell, small=small, values={**cell.values, "paper": reported})
 
 
 def gained(found: Compared | None) -> Cell:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...analysis import metric_name
-from ...arms import Arm, Setting
+from ...arms import Arm, Setting, label
 from ...roles import published
+from ...statistics import least
 from .. import published as paper
 from ..sheet import Cell, Column, Sheet, ranked
-from .cells import compared, count, gained, known, probability, scores, spread
+from .cells import beside, compared, count, gained, known, probability, scores, spread
 
 SHOWN = ("accuracy", "map", "macro_f1")
 
@@ -21,20 +23,18 @@ def table1(setting: Setting, selection: str) -> Sheet | None:
         return None
     primary = setting.runs[0].metric
     metrics = [primary, *(name for name in SHOWN if name != primary)]
-    columns = [_metric(setting, arms, selection, metric) for metric in metrics]
-    kept = [(name, cells) for name, cells in zip(metrics, columns, strict=True) if known(cells)]
-    found = compared([_against(setting, arm, selection, primary) for arm in arms])
-    rows = [
-        (
-            Cell(arm.label),
-            *(cells[index] for _, cells in kept),
-            gained(one),
-            probability(None if one is None else one.p),
-            count(len(arm.runs)),
-        )
-        for index, (arm, one) in enumerate(zip(arms, found, strict=True))
-    ]
-    heads = [f"{metric_name(name)} (%)" for name, _ in kept]
+    columns = {
+        Column(f"{metric_name(metric)} (%)"): _metric(setting, arms, selection, metric)
+        for metric in metrics
+    }
+    columns |= _compared(setting, arms, selection, primary)
+    rates = [arm.spec["optimizer"].get("lr", 0.0) for arm in arms]
+    if len(set(rates)) > 1:
+        columns[Column("lr")] = [Cell(f"{lr:g}", values={"mean": lr}) for lr in rates]
+    columns[Column("seeds")] = [count(len(arm.runs)) for arm in arms]
+    shown = {column: cells for column, cells in columns.items() if known(cells)}
+    specs = [arm.spec for arm in arms]
+    names = [Cell(label(spec, specs)) for spec in specs]
     alone = sum(arm.alone is not None for arm in arms)
     return Sheet(
         name="table1",
@@ -44,20 +44,14 @@ def table1(setting: Setting, selection: str) -> Sheet | None:
             "deviation over seeds, and 95 % t-interval. The best is bold, the second underlined. "
             "Grey: below the best single modality."
         ),
-        columns=(
-            Column("method", number=False),
-            *map(Column, heads),
-            Column("to joint (points)"),
-            Column("p (Holm)"),
-            Column("seeds"),
-        ),
-        rows=tuple(rows),
-        notes=_notes(setting),
+        columns=(Column("method", number=False), *shown),
+        rows=tuple(zip(names, *shown.values(), strict=True)),
+        notes=_notes(setting, arms),
         rules=frozenset({alone} if 0 < alone < len(arms) else ()),
     )
 
 
-def _metric(setting: Setting, arms: list[Arm], selection: str, metric: str) -> list[Cell]:
+def _metric(setting: Setting, arms: Sequence[Arm], selection: str, metric: str) -> list[Cell]:
     """A column, with its marks and with what the paper reports."""
     cells = [spread(scores(arm, selection, metric), metric) for arm in arms]
     each = list(zip(arms, cells, strict=True))
@@ -69,33 +63,42 @@ def _metric(setting: Setting, arms: list[Arm], selection: str, metric: str) -> l
         for arm, cell in each
     ]
     return [
-        _with_paper(cell, paper.reported(arm.spec, metric))
+        beside(cell, paper.reported(arm.spec, metric))
         for arm, cell in zip(arms, ranked(marked), strict=True)
     ]
 
 
-def _with_paper(cell: Cell, reported: float | None) -> Cell:
-    if reported is None:
-        return cell
-    small = f"{cell.small} paper {100 * reported:.1f}".strip()
-    return replace(cell, small=small, values={**cell.values, "paper": reported})
+def _compared(
+    setting: Setting, arms: Sequence[Arm], selection: str, metric: str
+) -> dict[Column, list[Cell]]:
+    """Against joint training by the same fusion, by two tests."""
+    pairs = [
+        None
+        if (reference := setting.reference_of(arm)) is None
+        else (scores(arm, selection, metric), scores(reference, selection, metric))
+        for arm in arms
+    ]
+    found = compared(pairs)
+    return {
+        Column("to joint (points)"): [gained(one) for one in found],
+        Column("p (t, Holm)"): [probability(one.p if one else None) for one in found],
+        Column("p (Wilcoxon, Holm)"): [probability(one.signed if one else None) for one in found],
+    }
 
 
-def _against(
-    setting: Setting, arm: Arm, selection: str, metric: str
-) -> tuple[dict[int, float], dict[int, float]] | None:
-    reference = setting.reference_of(arm)
-    if reference is None:
-        return None
-    return scores(arm, selection, metric), scores(reference, selection, metric)
-
-
-def _notes(setting: Setting) -> tuple[str, ...]:
+def _notes(setting: Setting, arms: Sequence[Arm]) -> tuple[str, ...]:
     said = [
         "To joint: the paired difference over common seeds to joint training by the same fusion, "
-        "or by the mean of logits where that was not trained; paired t-tests, adjusted by Holm's "
-        "method over this table."
+        "or by the mean of logits where that was not trained, with its 95 % t-interval. p: paired "
+        "t-tests, and Wilcoxon’s signed-rank tests, each adjusted by Holm’s method over this "
+        "table. “not distinguishable” goes by the t-tests."
     ]
+    seeds = max(len(arm.runs) for arm in arms)
+    if seeds > 1:
+        said.append(
+            f"With {seeds} seeds the least two-sided p that Wilcoxon’s test can give is "
+            f"{least(seeds):.3g}, before the adjustment."
+        )
     if paper.reports(setting.arms[0].spec):
-        said.append("“paper” is what the paper reports, of one run and its own training.")
+        said.append("“paper” is what the paper reports, of its own training.")
     return tuple(said)
