@@ -44,25 +44,32 @@ def test_only_options_that_differ_are_shown(tmp_path: Path) -> None:
     (setting,) = settings(load(tmp_path))
     assert sorted(labels(setting)) == [
         "joint",
-        "joint + vcmm (exact=false, strength=1)",
-        "joint + vcmm (exact=true, strength=1)",
+        "joint + vcmm",
+        "joint + vcmm (exact=false)",
         "ogm (alpha=0.1)",
         "ogm (alpha=0.3)",
-        "ogm (alpha=0.3) + vcmm (exact=true)",
+        "ogm (alpha=0.3) + vcmm",
     ]
 
 
-def test_what_most_of_them_share_goes_without_saying(tmp_path: Path) -> None:
-    plain = {"strength": 1.0, "exact": True, "center": True}
-    for other in ({}, {"exact": False}, {"center": False}, {"strength": 0.0}):
+def test_vcmm_as_published_goes_without_saying(tmp_path: Path) -> None:
+    plain = {"strength": 1.0, "exact": True, "gain_range": [0.01, 0.3]}
+    for other in ({}, {"exact": False}, {"strength": 0.0, "gain_range": [0.1, 0.2]}):
         write(tmp_path, "joint", "vcmm", control={**plain, **other})
     (setting,) = settings(load(tmp_path))
     assert labels(setting) == [
         "joint + vcmm",
-        "joint + vcmm (center=false)",
         "joint + vcmm (exact=false)",
-        "joint + vcmm (strength=0)",
+        "joint + vcmm (strength=0, gain_range=[0.1, 0.2])",
     ]
+
+
+def test_what_most_of_them_share_goes_without_saying(tmp_path: Path) -> None:
+    plain = {"alpha": 1, "mode": "ge", "ends": 3}
+    for other in ({}, {"alpha": 2}, {"mode": "g"}, {"ends": 4}):
+        write(tmp_path, "ogm", options={**plain, **other})
+    (setting,) = settings(load(tmp_path))
+    assert labels(setting) == ["ogm", "ogm (alpha=2)", "ogm (ends=4)", "ogm (mode=g)"]
 
 
 def test_a_part_of_the_modalities_is_another_arm_and_no_reference(tmp_path: Path) -> None:

@@ -113,8 +113,9 @@ def test_it_opens_without_a_word_and_without_the_network(visit: Visit, path: Pat
 
 def test_every_visible_figure_is_drawn(visit: Visit) -> None:
     plots = visit.page.locator(".chart:visible")
-    # Differences, imbalance, three learning curves, two of beta, two of Q/R, time and memory.
-    assert plots.count() == 11
+    # Differences, imbalance, three learning curves, two each of validation, beta and Q/R, time and
+    # memory.
+    assert plots.count() == 13
     for index in range(plots.count()):
         plot = plots.nth(index)
         assert plot.locator(".main-svg").count() >= 1

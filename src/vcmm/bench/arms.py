@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from .records import Run
+from .roles import PUBLISHED, changed
 from .spec import AXES
 from .studies import COMPARED, canonical, conditions, studies
 
@@ -146,16 +147,20 @@ def label(spec: Mapping[str, Any], specs: Sequence[Mapping[str, Any]]) -> str:
     peers = [other["method"] for other in specs]
     if method["name"] == "unimodal":
         rest = {key: value for key, value in method.items() if key != "modality"}
-        label = f"unimodal: {method['modality']}{_differing(rest, peers)}"
+        label = f"unimodal: {method['modality']}{_options(_differing(rest, peers))}"
     else:
-        label = f"{method['name']}{_differing(method, peers)}"
+        label = f"{method['name']}{_options(_differing(method, peers))}"
     fusions = [other["fusion"] for other in specs]
     if len({canonical(fusion) for fusion in fusions}) > 1 and spec["fusion"]["name"] != _PLAIN:
-        label += f" by {spec['fusion']['name']}{_differing(spec['fusion'], fusions)}"
+        label += f" by {spec['fusion']['name']}{_options(_differing(spec['fusion'], fusions))}"
     controller = cast(dict[str, Any], spec["controller"])
     if controller["name"] != "none":
         peers = [other["controller"] for other in specs]
-        label += f" + {controller['name']}{_differing(controller, peers)}"
+        # VCMM as published goes without saying, whoever its peers are.
+        rest = {key: value for key, value in controller.items() if key not in changed(spec)}
+        ours = controller["name"] == "vcmm"
+        given = {key: value for key, value in rest.items() if key not in PUBLISHED or not ours}
+        label += f" + {controller['name']}{_options({**changed(spec), **_differing(given, peers)})}"
     part = spec["modalities"]
     if part is not None and any(other["modalities"] != part for other in specs):
         label += f" on {', '.join(part)}"
@@ -169,19 +174,25 @@ def _full(arm: Arm) -> str:
     return f"{arm.label},{rate} batch={size}"
 
 
-def _differing(choice: Mapping[str, Any], peers: Iterable[Mapping[str, Any]]) -> str:
-    """The options in which choices of the same name differ, as " (alpha=0.3)".
+def _differing(choice: Mapping[str, Any], peers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The options in which choices of the same name differ.
 
     A value that more than two thirds of them share goes without saying. No two of them lose what
     tells them apart, for no two values are shared by so many.
     """
     same = {canonical(peer): peer for peer in peers if peer["name"] == choice["name"]}.values()
-    shown: list[str] = []
+    shown: dict[str, Any] = {}
     for key, value in choice.items():
         values = [canonical(peer.get(key)) for peer in same]
         if 3 * values.count(canonical(value)) <= 2 * len(values):
-            shown.append(f"{key}={_short(value)}")
-    return f" ({', '.join(shown)})" if shown else ""
+            shown[key] = value
+    return shown
+
+
+def _options(shown: Mapping[str, Any]) -> str:
+    """As " (alpha=0.3)"."""
+    each = ", ".join(f"{key}={_short(value)}" for key, value in shown.items())
+    return f" ({each})" if each else ""
 
 
 def _titles(commons: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -189,14 +200,16 @@ def _titles(commons: Sequence[Mapping[str, Any]]) -> list[str]:
     titles: list[str] = []
     for common in commons:
         data = cast(dict[str, Any], common["data"])
-        parts = [f"{data['name']}{_differing(data, [other['data'] for other in commons])}"]
+        parts = [
+            f"{data['name']}{_options(_differing(data, [other['data'] for other in commons]))}"
+        ]
         peers = [other for other in commons if other["data"]["name"] == data["name"]]
         for axis, value in common.items():
             if axis == "data" or len({canonical(peer[axis]) for peer in peers}) == 1:
                 continue
             if axis in AXES:
                 choices = [peer[axis] for peer in peers]
-                parts.append(f"{value['name']}{_differing(value, choices)}")
+                parts.append(f"{value['name']}{_options(_differing(value, choices))}")
             else:
                 parts.append(f"{axis.replace('_', ' ')} {_short(value)}")
         titles.append(", ".join(parts))

@@ -73,8 +73,9 @@ def test_it_is_one_file_and_the_figures_for_papers(made: Path) -> None:
         "momentum",
         "ratio",
         "time",
+        "validation",
     }
-    assert len(list((made.parent / "figures").iterdir())) == 14
+    assert len(list((made.parent / "figures").iterdir())) == 16
 
 
 def test_every_element_is_closed_and_ids_are_unique(reader: Reader) -> None:

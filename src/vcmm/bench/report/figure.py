@@ -13,13 +13,17 @@ from typing import Any, Literal
 from ..arms import Arm, Setting
 from .style import Look
 
-Kind = Literal["lines", "marks", "bars", "ranges"]
+Kind = Literal["lines", "marks", "bars", "ranges", "heat", "points"]
 Number = float | None
+MOST = 10  # arms that a column has room for, and a legend beside them
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one arm, or of one measure. `low` and `high` are a band, or error bars."""
+    """Points of one arm, or of one measure. `low` and `high` are a band, or error bars.
+
+    In "heat", x and y count the columns and rows of the panel's names, and `values` are the cells.
+    """
 
     label: str
     look: Look
@@ -27,12 +31,16 @@ class Series:
     y: Sequence[Number]
     low: Sequence[Number] = ()
     high: Sequence[Number] = ()
-    dots: Sequence[tuple[float, float]] = ()  # single seeds
+    dots: Sequence[tuple[float, float]] = ()  # single seeds; in "heat", the cells that are framed
+    values: Sequence[Number] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A pair of axes. In "ranges", x is the value, and every series is a line of its own."""
+    """A pair of axes. In "ranges", x is the value, and every series is a line of its own.
+
+    Where an axis has names, its numbers are places among them.
+    """
 
     title: str
     kind: Kind
@@ -41,6 +49,12 @@ class Panel:
     series: tuple[Series, ...]
     log_y: bool = False
     banded: bool = True
+    log_x: bool = False
+    marked: bool = False  # whether the points of lines are few, and each one was measured
+    from_zero: bool = True  # whether zero is a landmark of "ranges"
+    x_names: Sequence[str] = ()
+    y_names: Sequence[str] = ()
+    value_label: str = ""  # of the colours of "heat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,12 @@ class Figure:
     panels: tuple[Panel, ...]
     arms: tuple[Arm, ...]  # where the numbers come from
     by_rule: bool = False  # whether the selection rule changes it
+
+    @property
+    def wide(self) -> bool:
+        """Whether it wants the width of the text, and not that of a column."""
+        crowded = self.panels[0].kind != "ranges" and len(self.panels[0].series) > MOST
+        return len(self.panels) > 1 or crowded
 
     @property
     def plotly(self) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ def chart(panel: Panel) -> dict[str, Any]:
         "marks": _marks,
         "bars": _bars,
         "ranges": _ranges,
+        "heat": _heat,
+        "points": _points,
     }
     return {"data": draw[panel.kind](panel), "layout": _layout(panel)}
 
@@ -32,13 +34,19 @@ def _lines(panel: Panel) -> list[dict[str, Any]]:
     bands = [_band(one) for one in panel.series if panel.banded and one.low]
     lines = [
         _trace(one, "scatter", hovertemplate=_hover(panel))
-        | {"mode": "lines" if len(one.x) > 1 else "markers"}
+        | {"mode": _mode(one, panel)}
         | {"x": _rounded(one.x), "y": _rounded(one.y)}
         | {"line": {"color": _colour(one), "dash": one.look.dash.plotly, "width": 2}}
         | {"marker": {"color": _colour(one), "symbol": one.look.symbol.plotly}}
         for one in panel.series
     ]
     return bands + lines
+
+
+def _mode(one: Series, panel: Panel) -> str:
+    if len(one.x) == 1:
+        return "markers"
+    return "lines+markers" if panel.marked else "lines"
 
 
 def _band(one: Series) -> dict[str, Any]:
@@ -105,6 +113,53 @@ def _ranges(panel: Panel) -> list[dict[str, Any]]:
     ]
 
 
+def _heat(panel: Panel) -> list[dict[str, Any]]:
+    """One map; a cell that nothing was measured for stays empty."""
+    (one,) = panel.series
+    cells = {(x, y): value for x, y, value in zip(one.x, one.y, one.values, strict=True)}
+    columns, rows = range(len(panel.x_names)), range(len(panel.y_names))
+    known = [[cells.get((column, row)) for column in columns] for row in rows]
+    texts = [["" if value is None else f"{value:.1f}" for value in row] for row in known]
+    return [
+        {
+            "type": "heatmap",
+            "name": _text(one.label),
+            "z": [_rounded(row) for row in known],
+            "text": texts,
+            "texttemplate": "%{text}",
+            "hovertemplate": "%{x}, %{y}<br>%{text}<extra></extra>",
+            "colorscale": "Cividis",
+            "colorbar": {"title": {"text": _text(panel.value_label), "side": "right"}},
+            "xgap": 2,
+            "ygap": 2,
+            "hoverongaps": False,
+            "meta": {"measure": one.label},
+        }
+    ]
+
+
+def _points(panel: Panel) -> list[dict[str, Any]]:
+    hover = "<b>%{fullData.name}</b><br>%{x:.3~g}, %{y:.3~g}<extra></extra>"
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": _text(one.label),
+            "x": _rounded(one.x),
+            "y": _rounded(one.y),
+            "marker": {
+                "color": _colour(one),
+                "size": 5,
+                "symbol": one.look.symbol.plotly,
+                "opacity": 0.6,
+            },
+            "hovertemplate": hover,
+            "meta": {"measure": one.label},
+        }
+        for one in panel.series
+    ]
+
+
 def _trace(one: Series, kind: str, **more: Any) -> dict[str, Any]:
     return {
         "type": kind,
@@ -143,15 +198,19 @@ def _layout(panel: Panel) -> dict[str, Any]:
             "bordercolor": "var(--line)",
             "font": {"color": "var(--ink)"},
         },
-        "showlegend": panel.kind == "bars",
+        "showlegend": panel.kind in ("bars", "points"),
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "xaxis": _axis(panel.x_label),
         "yaxis": _axis(panel.y_label),
         "barmode": "group",
     }
-    if panel.log_y:
-        # With more ticks than that plotly writes down every number from 1 to 9.
-        layout["yaxis"] |= {"type": "log", "tickformat": "~g", "nticks": 3}
+    # With more ticks than that plotly writes down every number from 1 to 9.
+    logarithmic = {"type": "log", "tickformat": "~g", "nticks": 3}
+    layout["xaxis"] |= logarithmic if panel.log_x else {}
+    layout["yaxis"] |= logarithmic if panel.log_y else {}
+    for axis, names in (("xaxis", panel.x_names), ("yaxis", panel.y_names)):
+        if names:
+            layout[axis] |= _ticks(names) | {"showgrid": False}
     if panel.kind == "bars":
         names = [str(name) for name in panel.series[0].x]
         layout["xaxis"] |= _ticks(names) | {"showgrid": False}
@@ -159,8 +218,16 @@ def _layout(panel: Panel) -> dict[str, Any]:
     if panel.kind == "ranges":
         layout["yaxis"] |= _ticks([one.label for one in panel.series]) | {"showgrid": False}
         layout["yaxis"]["range"] = [-0.6, len(panel.series) - 0.4]
-        layout["xaxis"] |= {"zeroline": True, "rangemode": "tozero"}
+        layout["xaxis"] |= {"zeroline": True, "rangemode": "tozero"} if panel.from_zero else {}
+    if panel.kind == "heat":
+        layout["shapes"] = [_frame(x, y) for x, y in panel.series[0].dots]
     return layout
+
+
+def _frame(x: float, y: float) -> dict[str, Any]:
+    """Around a cell of a heat map."""
+    sides = {"x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5}
+    return {"type": "rect", **sides, "line": {"color": "var(--bad)", "width": 3}}
 
 
 def _axis(title: str) -> dict[str, Any]:

@@ -93,12 +93,17 @@ class Look(NamedTuple):
 
 
 def looks(labels: Iterable[str], reference: str | None) -> dict[str, Look]:
-    """A look for every arm, by label. An arm looks the same in every setting of a page."""
+    """A look for every arm, by label. An arm looks the same in every setting of a page.
+
+    The reference with VCMM has the first colour, on whatever page it is.
+    """
     found: dict[str, Look] = {}
     if reference is not None:
         found[reference] = Look("ink", DASHES[0], SYMBOLS[0])
     count = len(COLOURS["light"])
-    others = (label for label in dict.fromkeys(labels) if label != reference)
+    ours = f"{reference} + vcmm"
+    others = [label for label in dict.fromkeys(labels) if label != reference]
+    others.sort(key=lambda label: label != ours)
     for index, label in enumerate(others):
         turn = index // count
         dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]
@@ -115,7 +120,7 @@ def variables(theme: str) -> dict[str, str]:
 # Type 42 fonts are text in a PDF, which journals ask for. Names are never mathematics.
 PAPER: dict[RcKeyType, Any] = {
     "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "savefig.dpi": 300,
     "pdf.fonttype": 42,
     "text.parse_math": False,
     "font.family": "sans-serif",
@@ -133,8 +138,10 @@ PAPER: dict[RcKeyType, Any] = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.3,
     "lines.markersize": 5,
+    "legend.handlelength": 1.8,
+    "legend.columnspacing": 1.2,
     "legend.frameon": False,
-    "legend.fontsize": 7.5,
+    "legend.fontsize": 7,
     "xtick.color": THEMES["light"]["muted"],
     "ytick.color": THEMES["light"]["muted"],
 }
