@@ -60,12 +60,14 @@ class Ages:
         state: Mapping[Tensor, Mapping[str, Any]],
         base: Number,
         stands: bool = False,
+        counted: int | None = None,
     ) -> dict[Age, list[Tensor]]:
         """The parameters with a gradient, by age.
 
         `state` is the optimizer's. A parameter without an entry there has no history, whatever it
         had before: clearing the state is how a training phase restarts an optimizer. That it
         `stands` as it was after the last step is known by `stands`, asked once for all groups.
+        `counted` is how many steps the group has counted, if it does so in the parameters' place.
         """
         stepping = [p for p in parameters if p.grad is not None]
         # Nearly always those that stepped together last time do so again.
@@ -81,7 +83,7 @@ class Ages:
             elif parameter in self._cohorts:
                 age = self._cohorts[parameter].age
             else:
-                age = _age_of(history, base)
+                age = _age_of(history, base, counted)
                 age = found.setdefault(float(age.steps), age)
             cohorts.setdefault(age, []).append(parameter)
         return cohorts
@@ -178,13 +180,13 @@ class Ages:
                 self.set(members, Age(*numbers, moved=bool(moved)))
 
 
-def _age_of(history: Mapping[str, Any], base: Number) -> Age:
+def _age_of(history: Mapping[str, Any], base: Number, counted: int | None) -> Age:
     """Of a parameter that the optimizer has stepped without us: always at its base momentum.
 
     An optimizer that counts no steps has corrected nothing so far, so nothing is left to correct.
     """
-    if "step" not in history:
+    if "step" not in history and counted is None:
         return Age(math.inf, -math.inf, -math.inf)
-    steps = float(history["step"])
+    steps = float(history["step"] if counted is None else counted)
     log_product = steps * math.log(float(base)) if steps else 0.0
     return Age(steps, log_product, log_product)

@@ -405,7 +405,9 @@ class MomentumController:
             self._catch_up()
             raise RuntimeError(
                 "the optimizer took a step that the controller's hooks did not see, as a compiled "
-                "or captured step may; write: with controller.applied(): compiled_step()"
+                "or captured step may; write: with controller.applied(): compiled_step(). Or its "
+                "state was loaded past the hooks, as bitsandbytes does; write behind it: "
+                'controller.load_state_dict(saved["vcmm"]), with the saved optimizer state'
             )
 
     def _catch_up(self) -> None:

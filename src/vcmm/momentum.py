@@ -10,6 +10,7 @@ c_t = (1 - beta_t^t) / (1 - P_t), and the unmodified kernel computes what the me
 | SGD                          | "anchored"    | beta_t; dampening; lr (1 - prod beta0) / (1-P_t) |
 | SGD, literal=True            | "anchored"    | beta_t; dampening; lr / (1 - P_t)                 |
 | NAdam, Muon                  | "inherent"    | beta_t                                            |
+| AdamP, AdaBelief, Adam8bit.. | "bias"        | as Adam; these libraries are known by name        |
 
 1 - P = -expm1(log P), so neither a short nor a long history loses digits.
 """
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from . import others
 from .ages import Age
 from .groups import RESERVED
 from .number import Number, expm1, log
@@ -64,6 +66,8 @@ class Binding:
         literal: for "anchored": m_t / (1 - P_t) in place of the buffer, to the letter. By default
             the correction is relative to the base momentum, so that the base is plain SGD bitwise.
         tensor_momentum: whether the optimizer's capturable kernels take betas as device tensors.
+        counter: the group entry that counts the steps of all its parameters together, if there is
+            no count of each. It goes on where a parameter has no gradient.
     """
 
     momentum: str = "betas"
@@ -72,6 +76,11 @@ class Binding:
     objection: Callable[[Group], str | None] = _no_objection
     literal: bool = False
     tensor_momentum: bool = False
+    counter: str | None = None
+
+    def counted(self, group: Group) -> int | None:
+        """How many steps the group has counted, or None if every parameter counts its own."""
+        return None if self.counter is None else group.get(self.counter, 0)
 
     def read(self, group: Group) -> Number:
         """The group's own momentum, beta0; a tensor only where reading it must not wait."""
@@ -134,6 +143,48 @@ if hasattr(torch.optim, "Adafactor"):
     _REFUSED[torch.optim.Adafactor] = "torch's version has no first moment. Use Adam"
 
 
+# Other libraries, which are not imported: a class is known by its package and its name.
+
+
+def _decoupled_by_lr(group: Group) -> bool:
+    return bool(group["weight_decouple"]) and not group["fixed_decay"]
+
+
+def _debias_objection(group: Group) -> str | None:
+    if group.get("adam_debias"):
+        return "adam_debias=True leaves the bias in the first moment. Use adam_debias=False"
+    return None
+
+
+def _adamp_objection(group: Group) -> str | None:
+    if group["nesterov"]:
+        return (
+            "nesterov=True applies the momentum twice, once to the newest gradient, which no "
+            "single correction undoes. Use nesterov=False"
+        )
+    if isinstance(group["lr"], Tensor) and group["weight_decay"] and _decoupled_by_lr(group):
+        return "with a tensor lr its weight decay cannot be kept apart from it. Use a float"
+    return _debias_objection(group)
+
+
+_NAMED: dict[str, Binding] = {
+    "pytorch_optimizer.AdamP": Binding(
+        decoupled=_decoupled_by_lr, objection=_adamp_objection, counter="step"
+    ),
+    "pytorch_optimizer.AdaBelief": Binding(
+        decoupled=_decoupled_by_lr, objection=_debias_objection, counter="step"
+    ),
+    **dict.fromkeys(
+        others.named("bitsandbytes", "Adam AdamW", prefix="Paged", suffixes=others.BITS),
+        Binding(decoupled=_always),
+    ),
+}
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
 def register(optimizer: type[Optimizer], binding: Binding) -> None:
     """Teach the controller an optimizer class, or replace what it knows of one.
 
@@ -148,11 +199,14 @@ def binding_of(optimizer: Optimizer) -> Binding:
     """The binding of an optimizer's class, or of a parent whose step it inherits unchanged."""
     kind = type(optimizer)
     for parent in kind.__mro__:
+        name = _name_of(parent)
+        binding = _BINDINGS.get(parent) or _NAMED.get(name)
         # torch wraps `step` of a class when its first object is made, so compare what is wrapped.
-        if parent in _BINDINGS and _plain_step(kind) is _plain_step(parent):
-            return _BINDINGS[parent]
-        if parent in _REFUSED:
-            raise TypeError(f"{kind.__name__} cannot be controlled: {_REFUSED[parent]}")
+        if binding is not None and _plain_step(kind) is _plain_step(parent):
+            return binding
+        reason = _REFUSED.get(parent) or others.REFUSED.get(name)
+        if reason is not None:
+            raise TypeError(f"{kind.__name__} cannot be controlled: {reason}")
     raise TypeError(
         f"{kind.__name__} is not known. If it divides its first moment by 1 - beta1^t, as Adam "
         f"does, write: vcmm.register({kind.__name__}, vcmm.Binding()). See the docstring of "
@@ -204,12 +258,16 @@ def advanced(binding: Binding, age: Age, beta: Number, base: Number) -> Age:
     )
 
 
-def correction(binding: Binding, after: Age, beta: Number) -> Number:
-    """c_t, by how much the step that leads to the age `after` must be scaled: see the module."""
+def correction(binding: Binding, after: Age, beta: Number, counted: int | None = None) -> Number:
+    """c_t, by how much the step that leads to the age `after` must be scaled: see the module.
+
+    `counted` is how many steps the group had counted before, if the optimizer counts by groups.
+    """
     if binding.correction == "inherent":
         return 1.0
     if binding.correction == "bias":
-        return expm1(after.steps * log(beta)) / expm1(after.log_product)
+        steps = after.steps if counted is None else counted + 1
+        return expm1(steps * log(beta)) / expm1(after.log_product)
     if binding.literal:
         return -1 / expm1(after.log_product)
     return expm1(after.log_base) / expm1(after.log_product)

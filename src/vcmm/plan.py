@@ -72,7 +72,8 @@ def parts_of(
         after = advanced(binding, before, beta, own)
         written = None
         if after.moved:
-            scale = correction(binding, after, beta) if exact else 1.0
+            counted = binding.counted(group)
+            scale = correction(binding, after, beta, counted) if exact else 1.0
             written = writer.write(
                 {**group}, cohort.members, "", beta=beta, base=own, scale=scale
             ).moved_to(group)

@@ -68,7 +68,9 @@ class Step:
                 self._split.append((group, parts))
             for number, (part, cohort) in enumerate(zip(parts, cohorts, strict=False)):
                 if cohort.after.moved:
-                    scale = correction(self._writer.binding, cohort.after, beta) if exact else 1.0
+                    binding, after = self._writer.binding, cohort.after
+                    counted = binding.counted(part)
+                    scale = correction(binding, after, beta, counted) if exact else 1.0
                     slot = f"{index}.{number}"
                     written = self._writer.write(
                         part, cohort.parameters, slot, beta=beta, base=own, scale=scale
@@ -99,7 +101,9 @@ class Step:
         """The cohorts of a group, each with the age that this step brings it to."""
         older: list[Ageing] = []
         state, binding = self.optimizer.state, self._writer.binding
-        for age, parameters in self.ages.cohorts(group["params"], state, own, stands).items():
+        counted = binding.counted(group)
+        cohorts = self.ages.cohorts(group["params"], state, own, stands, counted)
+        for age, parameters in cohorts.items():
             after = advanced(binding, age, beta, own)
             if after.moved and binding.correction == "anchored":
                 self._seed(parameters)
