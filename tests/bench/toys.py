@@ -180,7 +180,7 @@ class Precise(Data):
 
     __slots__ = ()
 
-    def batch(self, split: SplitName, index: Any) -> Batch:
+    def batch(self, split: SplitName, index: Any, draw: int | None = None) -> Batch:
         made = Data.batch(self, split, index)
         inputs = {modality: x.double() for modality, x in made.inputs.items()}
         return Batch(inputs, made.target, made.index)
