@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from .errors import Mistake, mistakes
 from .flags import Json, Runs, Select
+
+if TYPE_CHECKING:
+    from ..records import Run
+
+# As `report.sheets` and `report.export` have them; a test holds them together.
+Table = Literal["table1", "ablation", "sensitivity", "cost", "search", "ranking"]
+Format = Literal["text", "latex", "markdown", "csv"]
 
 
 def results(
@@ -19,10 +26,16 @@ def results(
         str | None,
         typer.Option(help="A SELECT over the tables runs, steps, evals and cost.", metavar="QUERY"),
     ] = None,
+    table: Annotated[
+        Table | None, typer.Option(help="A table as a paper has it.", show_default=False)
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="Of that table; csv has all numbers in full.")
+    ] = "text",
     select: Select = "valid",
     as_json: Json = False,
 ) -> None:
-    """The results table of all runs in a folder, or the answer to a query."""
+    """The results table of all runs in a folder, a table for a paper, or the answer to a query."""
     from .. import records
 
     if sql is not None:
@@ -34,6 +47,9 @@ def results(
         found = records.load(runs)
     if not found:
         raise Mistake(f"there is no finished run in {runs}; vcmm demo makes some")
+    if table is not None:
+        typer.echo("\n".join(written(found, table, form, select)), nl=False)
+        return
     from ..analysis import results as rows_of
     from .tables import console, show_results
 
@@ -42,6 +58,8 @@ def results(
         typer.echo(json.dumps({"selection": select, "results": rows}, indent=2))
     else:
         show_results(rows, console())
+        if note := beside(found):
+            typer.echo(f"\n{note}")
 
 
 def report(
@@ -65,6 +83,33 @@ def report(
     with mistakes():
         page = write(found, out or runs / "report", selection=select, title=title)
     typer.echo(page)
+
+
+def written(found: list[Run], table: str, form: str, select: str) -> list[str]:
+    """Every table of a name, as text."""
+    from ..arms import settings
+    from ..report.export import FORMATS
+    from ..report.sheets import SUITES, named
+
+    with mistakes():
+        sheets = named(table, settings(found), select)
+    if not sheets:
+        raise Mistake(
+            f"these runs hold no table {table!r}; vcmm sweep {SUITES[table]} trains what it shows"
+        )
+    return [FORMATS[form](sheet) for sheet in sheets]
+
+
+def beside(found: list[Run]) -> str:
+    """What is in no row of the results, and where it is."""
+    from ..arms import settings
+
+    made = settings(found)
+    tried = sum(len(arm.runs) for one in made for arm in one.aside)
+    swept = sum(len(arm.runs) for one in made for arm in one.near)
+    said = [f"{tried} trials of searches and grids: --table search"] * (tried > 0)
+    said += [f"{swept} steps of sweeps: --table sensitivity"] * (swept > 0)
+    return f"Not shown: {'; '.join(said)}" if said else ""
 
 
 def answer(names: list[str], rows: list[tuple[object, ...]], as_json: bool) -> None:

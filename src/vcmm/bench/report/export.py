@@ -4,11 +4,11 @@ r"""A sheet as text: LaTeX for papers, Markdown for pages, CSV for programs, col
 |--------|----------------------|------------|------|
 | best   | \textbf              | **bold**   | *    |
 | second | \underline           | <u>        | +    |
-| below  | \textcolor{gray}     | <sub>      | -    |
+| below  | \textcolor{gray}     | ↓          | -    |
 
 LaTeX needs the packages booktabs, graphicx and xcolor; a table that is wider than the page is made
-smaller. Whatever a name holds is escaped. CSV has the numbers
-unrounded, one column for each: "accuracy", "accuracy sd", "accuracy low", and so on.
+smaller. Whatever a name holds is escaped. CSV has the numbers as they are, neither rounded nor in
+percent, one column for each: "accuracy", "accuracy sd", "accuracy low", and so on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import io
 import re
 from collections.abc import Callable, Mapping
 
-from .sheet import Cell, Column, Sheet
+from .sheet import Cell, Column, Mark, Sheet
 
 LINE = 120  # characters, small ones counting as two thirds, that a page of footnotes is wide
 _LATEX = {
@@ -52,6 +52,17 @@ _LATEX = {
 }
 _LETTERS = frozenset(chr(code) for code in range(0xC0, 0x180))  # Latin, which every TeX sets
 _SIGNS = {"best": "*", "second": "+", "below": "-"}
+PRINTED: dict[Mark, str] = {
+    "best": "the best is bold",
+    "second": "the second underlined",
+    "below": "what is below the best single modality is grey",
+}
+_MARKED: dict[Mark, str] = {**PRINTED, "below": "↓ is below the best single modality"}
+_SIGNED: dict[Mark, str] = {
+    "best": "* is the best",
+    "second": "+ the second",
+    "below": "- is below the best single modality",
+}
 
 
 def latex(sheet: Sheet) -> str:
@@ -63,7 +74,7 @@ def latex(sheet: Sheet) -> str:
         "% needs \\usepackage{booktabs,graphicx,xcolor}",
         "\\begin{table*}[t]",
         "\\centering",
-        f"\\caption{{{tex(sheet.caption)}}}",
+        f"\\caption{{{tex(sheet.caption + legend(sheet, PRINTED))}}}",
         f"\\label{{tab:{re.sub('[^a-zA-Z0-9-]+', '-', sheet.name)}}}",
         "\\footnotesize\\setlength{\\tabcolsep}{4pt}",
         *["\\resizebox{\\linewidth}{!}{%"] * wide,
@@ -96,7 +107,8 @@ def markdown(sheet: Sheet) -> str:
     form = "|".join("---:" if column.number else "---" for column in sheet.columns)
     rows = [f"| {' | '.join(map(_md_cell, row))} |" for row in sheet.rows]
     notes = [part for note in sheet.notes for part in ("", _md(note))]
-    return "\n".join([_md(sheet.caption), "", f"| {heads} |", f"|{form}|", *rows, *notes, ""])
+    caption = _md(sheet.caption + legend(sheet, _MARKED))
+    return "\n".join([caption, "", f"| {heads} |", f"|{form}|", *rows, *notes, ""])
 
 
 def csv_text(sheet: Sheet) -> str:
@@ -105,13 +117,16 @@ def csv_text(sheet: Sheet) -> str:
     writer = csv.writer(out, lineterminator="\n")
     parts = [_parts(sheet, index) for index in range(len(sheet.columns))]
     heads = zip(sheet.columns, parts, strict=True)
-    writer.writerow([_head(column, key) for column, keys in heads for key in keys])
+    writer.writerow(["table", *(_head(column, key) for column, keys in heads for key in keys)])
     for row in sheet.rows:
         writer.writerow(
             [
-                (cell.text if key is None else cell.values.get(key, ""))
-                for cell, keys in zip(row, parts, strict=True)
-                for key in keys
+                sheet.title,
+                *(
+                    cell.text if key is None else cell.values.get(key, "")
+                    for cell, keys in zip(row, parts, strict=True)
+                    for key in keys
+                ),
             ]
         )
     return out.getvalue()
@@ -129,7 +144,8 @@ def text(sheet: Sheet) -> str:
         each = zip(sheet.columns, row, widths, strict=True)
         words = (word.rjust(width) if c.number else word.ljust(width) for c, word, width in each)
         lines.append("  ".join(words).rstrip())
-    return "\n".join([sheet.title, "", *lines, "", sheet.caption, *sheet.notes, _legend(sheet)])
+    caption = sheet.caption + legend(sheet, _SIGNED)
+    return "\n".join([sheet.title, "", *lines, "", caption, *sheet.notes, ""])
 
 
 FORMATS: dict[str, Callable[[Sheet], str]] = {
@@ -175,9 +191,10 @@ def _md_cell(cell: Cell) -> str:
         words = f"**{words}**"
     if "second" in cell.marks:
         words = f"<u>{words}</u>"
+    words += " ↓" * ("below" in cell.marks)
     if cell.small:
         words += f" <small>{_md(cell.small)}</small>"
-    return f"<sub>{words}</sub>" if "below" in cell.marks else words
+    return words
 
 
 def _plain_cell(cell: Cell) -> str:
@@ -185,15 +202,11 @@ def _plain_cell(cell: Cell) -> str:
     return " ".join(filter(None, (cell.text + signs, cell.small)))
 
 
-def _legend(sheet: Sheet) -> str:
-    means = {
-        "best": "* best",
-        "second": "+ second",
-        "below": "- below the best single modality",
-    }
+def legend(sheet: Sheet, words: Mapping[Mark, str]) -> str:
+    """What the marks mean, if there are any."""
     used = {mark for row in sheet.rows for cell in row for mark in cell.marks}
-    said = ", ".join(words for mark, words in means.items() if mark in used)
-    return f"{said}\n" if said else ""
+    said = ", ".join(word for mark, word in words.items() if mark in used)
+    return f" {said[0].upper()}{said[1:]}." if said else ""
 
 
 def _parts(sheet: Sheet, index: int) -> list[str | None]:
@@ -205,4 +218,5 @@ def _parts(sheet: Sheet, index: int) -> list[str | None]:
 
 
 def _head(column: Column, key: str | None) -> str:
-    return column.title if key in (None, "mean") else f"{column.title} {key}"
+    name = re.sub(r" \((%|points)\)", "", column.title)
+    return name if key in (None, "mean") else f"{name} {key}"

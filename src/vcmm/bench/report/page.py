@@ -24,10 +24,12 @@ from ..analysis import table
 from ..arms import Arm, Setting, settings
 from ..recommend import recommend
 from ..records import Run
+from .export import PRINTED, legend
 from .figure import Figure, Panel, Source
 from .figures import FIGURES
 from .grid import grid
 from .interactive import short
+from .sheets import SHEETS, Sheet, ranking
 from .style import THEMES, Look, looks, variables
 
 HERE = Path(__file__).parent
@@ -61,6 +63,7 @@ def write(
     text = _render(
         title=title,
         settings=parts,
+        across=_across(found),
         rules=[{"name": rule, "shown": select.shown(rule)} for rule in select.RULES],
         selection=selection,
         warning=select.warning("oracle"),
@@ -96,6 +99,7 @@ def _setting(
         "title": setting.title,
         "facts": [
             f"{len(setting.arms)} arms",
+            *[f"{len(setting.aside)} more were tried"] * bool(setting.aside),
             f"seeds {', '.join(map(str, seeds))}",
             f"{spec['optimizer']['name']}, {spec['schedule']['name']}",
             f"{spec['epochs']} epochs in batches of {spec['batch_size']}",
@@ -106,11 +110,33 @@ def _setting(
                 "warning": select.warning(rule),
                 "advice": [s for s in recommend(setting, rule) if s != select.warning(rule)],
                 "table": grid(table(setting, rule), styles),
+                "sheets": [_sheet(sheet) for make in SHEETS if (sheet := make(setting, rule))],
             }
             for rule in select.RULES
         ],
         "arms": [{"label": arm.label, "look": styles[arm.label]} for arm in setting.arms],
         "figures": _figures(setting, styles, charts, folder, prefix, selection),
+    }
+
+
+def _across(found: Sequence[Setting]) -> list[dict[str, Any]]:
+    """The sheet over all data sets, by each rule."""
+    return [
+        {"name": rule, "warning": select.warning(rule), "sheet": _sheet(sheet)}
+        for rule in select.RULES
+        if (sheet := ranking(found, rule))
+    ]
+
+
+def _sheet(sheet: Sheet) -> dict[str, Any]:
+    return {
+        "title": sheet.title,
+        "caption": sheet.caption,
+        "columns": sheet.columns,
+        "rows": sheet.rows,
+        "notes": sheet.notes,
+        "rules": sheet.rules,
+        "legend": legend(sheet, PRINTED).strip(),
     }
 
 

@@ -41,8 +41,7 @@ def table1(setting: Setting, selection: str) -> Sheet | None:
         title=f"Results on {setting.title}",
         caption=(
             f"Results on {setting.title}, test split, epoch by {selection}. Mean ± sample standard "
-            "deviation over seeds, and 95 % t-interval. The best is bold, the second underlined. "
-            "Grey: below the best single modality."
+            "deviation over seeds, and 95 % t-interval."
         ),
         columns=(Column("method", number=False), *shown),
         rows=tuple(zip(names, *shown.values(), strict=True)),
@@ -55,10 +54,12 @@ def _metric(setting: Setting, arms: Sequence[Arm], selection: str, metric: str) 
     """A column, with its marks and with what the paper reports."""
     cells = [spread(scores(arm, selection, metric), metric) for arm in arms]
     each = list(zip(arms, cells, strict=True))
-    best = max((c.values["mean"] for arm, c in each if arm.alone and c.values), default=None)
+    # As it is shown: a difference that the table does not show is none.
+    alone = [_shown(c.values["mean"]) for arm, c in each if arm.alone and c.values]
+    best = max(alone, default=None)
     marked = [
         replace(cell, marks=frozenset({"below"}))
-        if best is not None and not arm.alone and cell.values and cell.values["mean"] < best
+        if best is not None and not arm.alone and cell.values and _shown(cell.values["mean"]) < best
         else cell
         for arm, cell in each
     ]
@@ -66,6 +67,10 @@ def _metric(setting: Setting, arms: Sequence[Arm], selection: str, metric: str) 
         beside(cell, paper.reported(arm.spec, metric))
         for arm, cell in zip(arms, ranked(marked), strict=True)
     ]
+
+
+def _shown(share: float) -> float:
+    return round(share, 3)
 
 
 def _compared(
