@@ -23,12 +23,13 @@ def code(page: str) -> list[str]:
 
 def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run, step, multi_loss, loop = code("bench.md")
+    run, execution, step, multi_loss, loop = code("bench.md")
     torch.manual_seed(0)
     space: dict[str, Any] = {}
     exec(run, space)
     (made,) = load(space["folder"].parent)
     assert made.spec["controller"]["strength"] == 0.5
+    exec(execution, space)
     exec(multi_loss, space)
     exec(loop, space)
     assert set(space["report"]) == {"loss", "loss/fused", "loss/audio", "loss/video"}

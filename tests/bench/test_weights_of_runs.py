@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,6 @@ def images(path: Path | None, seed: int = 0) -> Spec:
 def saved(path: Path, seed: int) -> Path:
     """Weights that some training began with."""
     spec = images(None, seed)
-    path.parent.mkdir(exist_ok=True)
     torch.save(build_model(spec, toys.data_of(spec)).encoders["m2"].state_dict(), path)
     return path
 
@@ -51,8 +51,7 @@ def test_another_file_at_the_same_place_is_another_run_in_another_table(tmp_path
         == {str(tmp_path / "weights.pt"): digest(tmp_path / "weights.pt")}
     )
     # The same file elsewhere is the same run, and another seed of it stands beside.
-    moved = saved(tmp_path / "elsewhere" / "other.pt", 3)
-    assert digest(moved) == digest(tmp_path / "weights.pt")
+    moved = Path(shutil.copy(tmp_path / "weights.pt", tmp_path / "other.pt"))
     assert run(images(moved), runs) == first
     beside = run(images(moved, 1), runs)
     (setting,) = settings(records.load(runs))
