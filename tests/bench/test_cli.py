@@ -145,7 +145,7 @@ def test_a_suite_has_the_options_of_its_function(vcmm: Vcmm) -> None:
         (["run", "--data", "synthetic", "--encoder", "conv2d"], "modality 'm1'"),
         (["run", "--encoders", "m1"], "write modality=encoder pairs"),
         (["sweep"], "SUITE"),
-        (["sweep", "dmeo"], "there is no suite 'dmeo'; there are compare, demo"),
+        (["sweep", "dmeo"], "there is no suite 'dmeo'; there are ablation, all, compare"),
         (["sweep", "demo", "--seeds", "x"], "--seeds is 'x'; it must be a whole number"),
         (["compare", "--methods", "joint+vcm"], "did you mean 'vcmm'?"),
         (["compare", "--data", "synthetic", "--data.modalities", "1"], "one modality"),

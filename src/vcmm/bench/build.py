@@ -24,6 +24,7 @@ from .method import Criterion, Method, Watcher, groups
 from .methods import METHODS
 from .model import Multimodal
 from .optimizers import OPTIMIZERS
+from .recorder import Recorder
 from .schedules import SCHEDULES
 from .spec import Spec
 from .train import steps_per_epoch
@@ -39,6 +40,7 @@ class Training:
     controller: MomentumController | None
     data: Data  # of the modalities that the method trains on
     steps: int  # that the whole training takes
+    recorder: Recorder | None = None  # of the encoders' own gradients
 
 
 def chosen_data(spec: Spec, data: Data) -> Data:
@@ -70,8 +72,12 @@ def build(spec: Spec, data: Data, execution: Execution | None = None) -> Trainin
     make = SCHEDULES[spec.schedule.name]
     schedule = make(optimizer, spec.epochs, per_epoch, **spec.schedule.options)
     steps = spec.epochs * per_epoch
-    controller = build_controller(spec, method, steps, multilabel=data.multilabel)
-    return Training(method, schedule, controller, data, steps)
+    loss: Loss = "cross_entropy"
+    if data.multilabel:
+        loss = partial(F.binary_cross_entropy_with_logits, reduction="none")
+    recorder = build_recorder(spec, method, steps, loss)
+    controller = build_controller(spec, method, steps, loss, recorder)
+    return Training(method, schedule, controller, data, steps, recorder)
 
 
 def build_model(spec: Spec, data: Data) -> Multimodal:
@@ -105,30 +111,44 @@ def build_encoder(spec: Spec, modality: str, form: Form) -> Encoder:
 
 
 def build_controller(
-    spec: Spec, method: Method, steps: int, *, multilabel: bool
+    spec: Spec, method: Method, steps: int, loss: Loss, recorder: Recorder | None
 ) -> MomentumController | None:
     """The controller, watching the method's steps."""
-    loss: Loss = "cross_entropy"
-    if multilabel:
-        loss = partial(F.binary_cross_entropy_with_logits, reduction="none")
     make = CONTROLLERS[spec.controller.name]
     controller = make(method.optimizer, loss, steps, **spec.controller.options)
     if controller is not None:
-        method.watchers.append(watcher(controller, method, loss))
+        method.watchers.append(watcher(controller, method, loss, recorder))
     return controller
 
 
-def watcher(controller: MomentumController, method: Method, loss: Loss) -> Watcher:
-    """Shows the controller what a step made of its batch.
+def build_recorder(spec: Spec, method: Method, steps: int, loss: Loss) -> Recorder | None:
+    """The recorder that the controller's options ask for, as a part of the method's state."""
+    options = spec.controller.options
+    every = options.get("encoder_every", 0)
+    if not every:
+        return None
+    recorder = Recorder(every, steps=steps, floor=options["floor"], loss=loss, device=method.device)
+    method.add_module("recorder", recorder)
+    return recorder
+
+
+def watcher(
+    controller: MomentumController, method: Method, loss: Loss, recorder: Recorder | None
+) -> Watcher:
+    """Shows the controller, and the recorder if there is one, what a step made of its batch.
 
     Where the fusion has no linear head of each modality, the probe has heads of its own, which
     learn from features alone. They belong to the method's state, and train nothing but themselves.
     """
     fusion = method.model.fusion
 
-    def watch(output: Output, batch: Batch) -> None:
-        seen: dict[str, Any] = {m: (output.features[m], z) for m, z in output.logits.items()}
+    def show(batch: Batch, seen: dict[str, Any]) -> None:
         controller.observe(batch.target, **seen)
+        if recorder is not None:
+            recorder.watch(method, batch, seen)
+
+    def watch(output: Output, batch: Batch) -> None:
+        show(batch, {m: (output.features[m], z) for m, z in output.logits.items()})
 
     if fusion.linear:
         return watch
@@ -137,7 +157,7 @@ def watcher(controller: MomentumController, method: Method, loss: Loss) -> Watch
 
     def watch_features(output: Output, batch: Batch) -> None:
         seen: dict[str, Any] = {m: output.features[m] for m in output.logits}
-        controller.observe(batch.target, **probes(batch.target, **seen))
+        show(batch, probes(batch.target, **seen))
 
     return watch_features
 

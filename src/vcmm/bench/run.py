@@ -40,6 +40,7 @@ from .types import Data
 ROWS = 400  # about as many steps of a run are written down
 DEFAULT = Execution()
 COUNTS = ("forwards", "backwards", "updates")
+RECORDED = ("recorded_forwards", "recorded_backwards")  # beside the training
 
 Watch = Callable[[Event], None]
 
@@ -184,7 +185,7 @@ class Record:
                 if isinstance(event, EpochEnded):
                     teller.tell("epoch", **at, values=self._judged(event))
                     self._count_cost(event.epoch)
-                elif event.step % every == 0 or event.step == 1:
+                elif event.step % every == 0 or event.step == 1 or self._recorded():
                     teller.tell("step", **at, values=self._written(event))
                 if time.monotonic() - self.saved >= checkpoint_every:
                     self._save()
@@ -200,9 +201,17 @@ class Record:
             self.cost["samples"] += event.samples
         return event
 
+    def _recorded(self) -> bool:
+        """Whether a recorder measured something in this step."""
+        recorder = self.training.recorder
+        return recorder is not None and recorder.measured
+
     def _written(self, event: Stepped) -> dict[str, float]:
         """A row of steps.jsonl."""
-        values = finite({"lr": event.lr, **numbers(event.values), **momenta(self.training)})
+        recorder = self.training.recorder
+        found = {} if recorder is None else recorder.taken()
+        values = {"lr": event.lr, **numbers(event.values), **momenta(self.training), **found}
+        values = finite(values)
         self.lines["steps.jsonl"].write(
             {"step": event.step, "epoch": event.epoch, "values": values}
         )
@@ -228,6 +237,7 @@ class Record:
         row = {"attempt": self.attempt, "epoch": epoch, "seconds": round(self.seconds, 6)}
         row |= {name: int(self.cost[name]) for name in ("steps", "samples")}
         row |= {name: counts[name] for name in COUNTS}
+        row |= {name: counts[name] for name in RECORDED if name in counts}
         self.lines["cost.jsonl"].write(row)
         self.seconds = 0.0
         self.cost.clear()
