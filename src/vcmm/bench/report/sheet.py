@@ -57,17 +57,21 @@ class Sheet:
 def ranked(cells: Sequence[Cell], key: str = "mean", *, largest: bool = True) -> list[Cell]:
     """The cells of a column with the best and the second marked, by what they show.
 
-    Equal texts are equal: a difference that the table does not show decides nothing. Cells without
-    this value do not compete.
+    Means that are shown as equal are equal: a difference that the table does not show decides
+    nothing. Cells without this value do not compete.
     """
-    shown = {cell.text: cell.values[key] for cell in cells if key in cell.values}
+    shown = {_mean(cell): cell.values[key] for cell in cells if key in cell.values}
     order = sorted(shown, key=lambda text: shown[text], reverse=largest)
     marks: dict[str, Mark] = {}
     if len(order) > 1:
         marks = {order[0]: "best", order[1]: "second"}
     return [
-        replace(cell, marks=cell.marks | {marks[cell.text]})
-        if key in cell.values and cell.text in marks
+        replace(cell, marks=cell.marks | {marks[_mean(cell)]})
+        if key in cell.values and _mean(cell) in marks
         else cell
         for cell in cells
     ]
+
+
+def _mean(cell: Cell) -> str:
+    return cell.text.partition(" ")[0]

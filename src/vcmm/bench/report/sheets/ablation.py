@@ -36,7 +36,7 @@ def ablation(setting: Setting, selection: str) -> Sheet | None:
     """The rows of the paper that were trained, then the controls."""
     lines, first_control = _lines(setting)
     names = {line.name for line in lines}
-    if len(names & set(PARTS)) < LEAST:
+    if len(names & {ASYMMETRIC, *PARTS}) < LEAST:
         return None
     metric = setting.runs[0].metric
     values = [scores(line.arm, selection, metric) for line in lines]

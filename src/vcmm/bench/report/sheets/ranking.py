@@ -36,7 +36,8 @@ def ranking(settings: Sequence[Setting], selection: str) -> Sheet | None:
             f"All arms that {_listed(found.data)} have, test split, epoch by {selection}: mean "
             "rank, 1 is best; interquartile mean of the runs of all data sets; and the probability "
             "that a run is better than one of joint training on the same data. In brackets: 95 % "
-            "bootstrap intervals, drawn within each data set."
+            "bootstrap intervals, drawn within each data set and not adjusted for how many arms "
+            "there are."
         ),
         columns=(
             Column("method", number=False),

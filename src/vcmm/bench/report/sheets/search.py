@@ -46,14 +46,13 @@ def search(setting: Setting, selection: str) -> Sheet | None:
 def _row(setting: Setting, arm: Arm) -> tuple[Cell, ...] | None:
     """An arm and its trials: the runs of its kind with the seed that all of them have."""
     seed = min(arm.runs)
-    peers = [
-        other
-        for other in (*setting.aside, arm)
-        if kind(other.spec) == kind(arm.spec) and seed in other.runs
-    ]
-    tried = [run for other in peers for number, run in other.runs.items() if number == seed]
-    if len(tried) < 2:
+    aside, arms = (
+        [other for other in each if kind(other.spec) == kind(arm.spec) and seed in other.runs]
+        for each in (setting.aside, setting.arms)
+    )
+    if not aside:
         return None
+    tried = [other.runs[seed] for other in (*aside, *arms)]
     found = sorted(on_valid(run) for run in tried)
     unit = None if setting.reference is None else _passes(list(setting.reference.runs.values()))
     cost = None if unit is None else len(tried) * _passes(tried) / unit

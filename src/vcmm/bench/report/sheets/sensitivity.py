@@ -17,7 +17,7 @@ from ..sheet import Cell, Column, Sheet
 from .cells import compared, count, gained, probability, scores, spread
 
 OPTIONS = ("strength", "smoothing", "floor", "gain_range", "warmup")
-LEAST = 2  # values, the published one included
+LEAST = 3  # values that make a sweep, the published one included
 
 
 @dataclass(frozen=True, slots=True)
