@@ -98,7 +98,11 @@ def test_table1_tests_every_arm_against_joint_by_two_tests(main: Sheet) -> None:
         assert cell(main, name, "p (Wilcoxon, Holm)").values["mean"] == rank
     assert cell(main, "joint", "p (t, Holm)") == Cell()
     assert cell(main, "multi_loss", "to joint (points)").small.endswith("not distinguishable")
-    assert cell(main, "joint + vcmm", "to joint (points)").small == "[+3.5, +4.6]"
+    gain = cell(main, "joint + vcmm", "to joint (points)")
+    assert gain.small == "[+3.5, +4.6]"
+    # Differences of .042, .038 and .041: no draw leaves their range.
+    assert 0.038 <= gain.values["bootstrap low"] < gain.values["mean"] < 0.042
+    assert gain.values["mean"] < gain.values["bootstrap high"] <= 0.042 + 1e-12
     assert any(
         "With 3 seeds the least two-sided p" in note and "0.25" in note for note in main.notes
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ... import selection as select
 from ...analysis import EQUAL, SIGNIFICANCE, UNTESTED, is_percent
 from ...arms import Arm
-from ...statistics import Interval, Paired, holm, interval, paired, wilcoxon
+from ...statistics import Interval, Paired, bootstrap, holm, interval, paired, wilcoxon
 from ...wording import p_value
 from ..sheet import Cell
 
@@ -26,6 +26,7 @@ class Compared:
     difference: Paired | None
     p: float | None  # of the paired t-test
     signed: float | None  # of Wilcoxon's signed-rank test
+    drawn: tuple[float, float] | None  # bootstrap interval of the difference, BCa
 
     @property
     def verdict(self) -> str:
@@ -50,9 +51,14 @@ def compared(pairs: Sequence[tuple[Scores, Scores] | None]) -> list[Compared | N
     adjusted = holm([None if one is None else one.p for one in found])
     signed = holm([None if one is None else one.p for one in ranks])
     return [
-        None if pair is None else Compared(one, p, by_rank)
+        None if pair is None else Compared(one, p, by_rank, _drawn(*pair))
         for pair, one, p, by_rank in zip(pairs, found, adjusted, signed, strict=True)
     ]
+
+
+def _drawn(ours: Scores, theirs: Scores) -> tuple[float, float] | None:
+    seeds = sorted(ours.keys() & theirs.keys())
+    return bootstrap([ours[seed] - theirs[seed] for seed in seeds])
 
 
 def spread(values: Scores, metric: str) -> Cell:
@@ -94,6 +100,8 @@ def gained(found: Compared | None) -> Cell:
     if one.low is not None and one.high is not None:
         numbers |= {"low": one.low, "high": one.high}
         parts.append(f"[{signed(one.low)}, {signed(one.high)}]")
+    if found.drawn is not None:
+        numbers |= {"bootstrap low": found.drawn[0], "bootstrap high": found.drawn[1]}
     parts += [found.verdict] * bool(found.verdict)
     return Cell(signed(one.mean), " ".join(parts), values=numbers)
 
