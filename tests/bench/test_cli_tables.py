@@ -67,4 +67,4 @@ def test_what_stands_aside_is_not_forgotten(
 ) -> None:
     searched(tmp_path)
     _, out, _ = said(capsys, "results", "--runs", tmp_path)
-    assert "Not shown: 4 trials of searches and grids: --table search" in out
+    assert "Not shown: 4 runs of searches, grids and recorders (--table search);" in out

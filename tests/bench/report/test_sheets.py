@@ -261,6 +261,15 @@ def test_a_search_for_momenta_is_told_too(tmp_path: Path) -> None:
     ]
 
 
+def test_a_recording_is_no_trial(tmp_path: Path) -> None:
+    arm(tmp_path, 0.7)
+    arm(tmp_path, 0.7, "vcmm")
+    arm(tmp_path, 0.7, "vcmm", control={"encoder_every": 5}, seeds=(0,))
+    setting = only(tmp_path)
+    assert len(setting.aside) == 1
+    assert search(setting, "valid") is None
+
+
 def test_ranking_is_over_data_sets(tmp_path: Path) -> None:
     for name, gain in (("digits", 0.05), ("watch", 0.03)):
         data = {"data": {"name": name}}

@@ -107,9 +107,9 @@ def beside(found: list[Run]) -> str:
     made = settings(found)
     tried = sum(len(arm.runs) for one in made for arm in one.aside)
     swept = sum(len(arm.runs) for one in made for arm in one.near)
-    said = [f"{tried} trials of searches and grids: --table search"] * (tried > 0)
-    said += [f"{swept} steps of sweeps: --table sensitivity"] * (swept > 0)
-    return f"Not shown: {'; '.join(said)}" if said else ""
+    said = [f"{tried} runs of searches, grids and recorders (--table search)"] * (tried > 0)
+    said += [f"{swept} steps of sweeps (--table sensitivity)"] * (swept > 0)
+    return f"Not shown: {' and '.join(said)}; vcmm report has them all" if said else ""
 
 
 def answer(names: list[str], rows: list[tuple[object, ...]], as_json: bool) -> None:

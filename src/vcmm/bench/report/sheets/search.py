@@ -8,7 +8,7 @@ from math import fsum
 from ...analysis import metric_name
 from ...arms import Arm, Setting
 from ...records import Run
-from ...roles import betas, kind
+from ...roles import betas, kind, recording
 from ...selection import on_valid
 from ..sheet import Cell, Column, Sheet
 from .cells import count, times
@@ -46,13 +46,10 @@ def search(setting: Setting, selection: str) -> Sheet | None:
 def _row(setting: Setting, arm: Arm) -> tuple[Cell, ...] | None:
     """An arm and its trials: the runs of its kind with the seed that all of them have."""
     seed = min(arm.runs)
-    aside, arms = (
-        [other for other in each if kind(other.spec) == kind(arm.spec) and seed in other.runs]
-        for each in (setting.aside, setting.arms)
-    )
-    if not aside:
+    peers = [other for other in (*setting.aside, *setting.arms) if _peer(other, arm, seed)]
+    if not any(other in setting.aside for other in peers):
         return None
-    tried = [other.runs[seed] for other in (*aside, *arms)]
+    tried = [other.runs[seed] for other in peers]
     found = sorted(on_valid(run) for run in tried)
     unit = None if setting.reference is None else _passes(list(setting.reference.runs.values()))
     cost = None if unit is None else len(tried) * _passes(tried) / unit
@@ -65,6 +62,12 @@ def _row(setting: Setting, arm: Arm) -> tuple[Cell, ...] | None:
         Cell(f"{100 * found[0]:.1f}", values={"mean": found[0]}),
         times(cost),
     )
+
+
+def _peer(other: Arm, arm: Arm, seed: int) -> bool:
+    """Whether it was tried for the same; a recording is the same training again."""
+    again = recording(other.spec) and other is not arm
+    return kind(other.spec) == kind(arm.spec) and seed in other.runs and not again
 
 
 def _range(tried: Sequence[Run]) -> str:
