@@ -86,7 +86,9 @@ def write(
     trained = [alone] if alone else list(modalities)
     files = {
         "spec.json": json.dumps(outer, sort_keys=True),
-        "steps.jsonl": lines(steps(trained, controller, seed, len(curve))),
+        "steps.jsonl": lines(
+            steps(trained, controller, seed, len(curve), (control or {}).get("encoder_every", 0))
+        ),
         "evals.jsonl": lines(
             evals(curve, list(valid) if valid else curve, trained, metric, name == "joint")
         ),
@@ -123,7 +125,7 @@ def grown(last: float, epochs: int) -> list[float]:
 
 
 def steps(
-    modalities: Sequence[str], controller: str, seed: int, epochs: int
+    modalities: Sequence[str], controller: str, seed: int, epochs: int, encoder_every: int = 0
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for step in range(1, epochs * STEPS + 1):
@@ -134,6 +136,11 @@ def steps(
                 noise, drift = 1e-3 * (1 + rank), 1e-4 / step
                 values |= {f"{modality}/R": noise, f"{modality}/Q": drift}
                 values |= {f"{modality}/rho": drift / noise, f"{modality}/gain": 0.1}
+                if encoder_every and step % encoder_every == 0:
+                    wave = 1 + 0.2 * math.sin(step + rank)
+                    values |= {f"{modality}/probe_R": noise * wave, f"{modality}/probe_Q": drift}
+                    values |= {f"{modality}/encoder_R": 3e-3 * noise * wave}
+                    values |= {f"{modality}/encoder_Q": 2e-3 * drift * wave}
         rows.append({"step": step, "epoch": (step - 1) // STEPS, "values": values})
     return rows
 

@@ -20,6 +20,7 @@ from .compare import AXES as COMPARE_AXES
 from .compare import compare
 from .data import application as data_application
 from .listing import list_
+from .paper import paper
 from .protocol import expanded
 from .reading import report, results
 from .run import run
@@ -55,6 +56,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
     app.command()(with_axes(compare, COMPARE_AXES, arguments))
     app.command()(results)
     app.command()(report)
+    app.command()(paper)
     return app
 
 
@@ -73,7 +75,7 @@ def complain(error: typer.TyperException, arguments: Sequence[str]) -> None:
     if not message:
         return
     words = [word for word in arguments[:2] if not word.startswith("-")]
-    known = ("demo", "list", "data", "run", "sweep", "compare", "results", "report")
+    known = ("demo", "list", "data", "run", "sweep", "compare", "results", "report", "paper")
     command = " ".join(["vcmm", *(words[:1] if words[:1] and words[0] in known else [])])
     if message.startswith("Usage:") or "Usage:" in message.splitlines()[0]:
         typer.echo(message, err=True)  # a command without arguments shows its help

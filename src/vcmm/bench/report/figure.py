@@ -33,6 +33,7 @@ class Series:
     high: Sequence[Number] = ()
     dots: Sequence[tuple[float, float]] = ()  # single seeds; in "heat", the cells that are framed
     values: Sequence[Number] = ()
+    level: bool = False  # a value to compare with, and no measurement at every x
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Panel:
     log_x: bool = False
     marked: bool = False  # whether the points of lines are few, and each one was measured
     from_zero: bool = True  # whether zero is a landmark of "ranges"
+    y_range: tuple[float, float] | None = None
     x_names: Sequence[str] = ()
     y_names: Sequence[str] = ()
     value_label: str = ""  # of the colours of "heat"

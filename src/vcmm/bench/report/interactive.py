@@ -46,7 +46,7 @@ def _lines(panel: Panel) -> list[dict[str, Any]]:
 def _mode(one: Series, panel: Panel) -> str:
     if len(one.x) == 1:
         return "markers"
-    return "lines+markers" if panel.marked else "lines"
+    return "lines+markers" if panel.marked and not one.level else "lines"
 
 
 def _band(one: Series) -> dict[str, Any]:
@@ -208,6 +208,8 @@ def _layout(panel: Panel) -> dict[str, Any]:
     logarithmic = {"type": "log", "tickformat": "~g", "nticks": 3}
     layout["xaxis"] |= logarithmic if panel.log_x else {}
     layout["yaxis"] |= logarithmic if panel.log_y else {}
+    if panel.y_range is not None:
+        layout["yaxis"]["range"] = _rounded(panel.y_range)
     for axis, names in (("xaxis", panel.x_names), ("yaxis", panel.y_names)):
         if names:
             layout[axis] |= _ticks(names) | {"showgrid": False}

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .figure import Figure, Panel, Series
+from .figure import MOST, Figure, Panel, Series
 from .interactive import short
-from .style import PAPER, Look, variables
+from .style import PAPER, variables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,8 @@ def _draw(panel: Panel, axes: Axes) -> None:
     }
     draw[panel.kind](panel, axes)
     axes.set_title(printable(panel.title))
-    axes.set_xlabel(printable(panel.x_label))
+    # Beside long names there is more room to the left.
+    axes.set_xlabel(printable(panel.x_label), loc="right" if panel.kind == "ranges" else "center")
     axes.set_ylabel(printable(panel.y_label))
     if panel.log_x:
         axes.set_xscale("log")
@@ -78,6 +79,8 @@ def _draw(panel: Panel, axes: Axes) -> None:
     if panel.log_y:
         axes.set_yscale("log")
         _decades(axes.yaxis, *axes.get_ylim())
+    if panel.y_range is not None:
+        axes.set_ylim(*panel.y_range)
     if panel.x_names:
         axes.set_xticks(range(len(panel.x_names)), [printable(name) for name in panel.x_names])
     if panel.y_names:
@@ -86,11 +89,14 @@ def _draw(panel: Panel, axes: Axes) -> None:
 
 def _decades(axis: Axis, low: float, high: float) -> None:
     """Plain numbers at the ticks: mathematics is not set, so matplotlib's powers are not."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     decades = math.log10(high / low)
-    steps = (1.0, 2.0, 5.0) if decades < 2 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=steps, numticks=6))
+    if decades < 1:
+        axis.set_major_locator(MaxNLocator(4))
+    else:
+        steps = (1.0, 2.0, 5.0) if decades < 2 else (1.0,)
+        axis.set_major_locator(LogLocator(subs=steps, numticks=6))
     axis.set_major_formatter(FuncFormatter(_plain))
     axis.set_minor_formatter(NullFormatter())
 
@@ -102,13 +108,17 @@ def _plain(value: float, _: int | None) -> str:
 def _lines(panel: Panel, axes: Axes) -> None:
     for one in panel.series:
         colour = _COLOURS[one.look.colour]
-        if panel.banded and one.low:
+        if panel.banded and one.low and len(panel.series) <= MOST:
             low, high = _numbers(one.low), _numbers(one.high)
             axes.fill_between(_numbers(one.x), low, high, color=colour, alpha=0.15, linewidth=0)
         style = one.look.dash.matplotlib
-        measured = panel.marked and len(one.x) > 1
-        marker = one.look.symbol.matplotlib if measured or len(one.x) == 1 else None
+        alone = len(one.x) == 1
+        marker = one.look.symbol.matplotlib if alone or _marked(one, panel) else None
         axes.plot(_numbers(one.x), _numbers(one.y), color=colour, linestyle=style, marker=marker)
+
+
+def _marked(one: Series, panel: Panel) -> bool:
+    return panel.marked and not one.level
 
 
 def _marks(panel: Panel, axes: Axes) -> None:
@@ -188,20 +198,21 @@ def _legend(panels: Sequence[Panel], sheet: Any, width: float) -> float:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    shown: dict[str, tuple[Look, Panel]] = {}
+    shown: dict[str, tuple[Series, Panel]] = {}
     for panel in panels:
         if panel.kind not in ("ranges", "heat"):  # which say it themselves
             for one in panel.series:
-                shown.setdefault(one.label, (one.look, panel))
+                shown.setdefault(one.label, (one, panel))
     if not shown:
         return 0.0
     handles: list[Any] = []
-    for look, panel in shown.values():
+    for one, panel in shown.values():
+        look = one.look
         colour, symbol = _COLOURS[look.colour], look.symbol.matplotlib
         if panel.kind == "bars":
             handles.append(Patch(color=colour))
         elif panel.kind == "lines":
-            marker = symbol if panel.marked else None
+            marker = symbol if _marked(one, panel) else None
             line = Line2D([], [], color=colour, linestyle=look.dash.matplotlib, marker=marker)
             handles.append(line)
         else:

@@ -19,6 +19,7 @@ from .figure import Series, Source
 from .style import Look
 
 LEAST = 3  # values that make a sweep
+SWEEPS = ("strength", "smoothing", "floor", "gain_range", "warmup")  # options of VCMM
 BATCH, RATE = "batch_size", "lr"
 Swept = dict[Any, dict[int, Run]]  # by value and by seed
 
@@ -47,6 +48,24 @@ def everything(source: Source) -> list[Run]:
     setting = source.setting
     arms = (*setting.arms, *setting.aside, *setting.near)
     return [run for arm in arms for run in arm.runs.values()]
+
+
+def compared(source: Source) -> tuple[Arm, ...]:
+    """The arms of the setting less the steps of a sweep, which have figures of their own."""
+    ours = calibrated(source)
+    if ours is None:
+        return source.setting.arms
+    steps = {
+        run.hash
+        for option in SWEEPS
+        for runs in swept(source, ours, option).values()
+        for run in runs.values()
+    } - {run.hash for run in ours.runs.values()}
+    return tuple(
+        arm
+        for arm in source.setting.arms
+        if not any(run.hash in steps for run in arm.runs.values())
+    )
 
 
 def swept(source: Source, arm: Arm, axis: str) -> Swept:

@@ -95,7 +95,8 @@ class Look(NamedTuple):
 def looks(labels: Iterable[str], reference: str | None) -> dict[str, Look]:
     """A look for every arm, by label. An arm looks the same in every setting of a page.
 
-    The reference with VCMM has the first colour, on whatever page it is.
+    The reference with VCMM has the first colour, on whatever page it is; its variants have what
+    other methods leave.
     """
     found: dict[str, Look] = {}
     if reference is not None:
@@ -103,7 +104,7 @@ def looks(labels: Iterable[str], reference: str | None) -> dict[str, Look]:
     count = len(COLOURS["light"])
     ours = f"{reference} + vcmm"
     others = [label for label in dict.fromkeys(labels) if label != reference]
-    others.sort(key=lambda label: label != ours)
+    others.sort(key=lambda label: (label != ours, label.startswith(f"{ours} (")))
     for index, label in enumerate(others):
         turn = index // count
         dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]

@@ -11,7 +11,7 @@ from ...records import Run
 from ...roles import kind
 from ...selection import counted
 from ..figure import Figure, Panel, Series, Source
-from ..related import everything
+from ..related import compared, everything
 
 
 def budget(source: Source) -> Figure | None:
@@ -24,7 +24,7 @@ def budget(source: Source) -> Figure | None:
     if not joint or max(map(len, found.values())) < 2:
         return None
     unit = fsum(map(_passes, joint)) / len(joint)
-    arms = {kind(arm.spec): arm for arm in reversed(source.setting.arms) if not arm.alone}
+    arms = {kind(arm.spec): arm for arm in reversed(compared(source)) if not arm.alone}
     series: list[Series] = []
     for name, arm in reversed(arms.items()):
         tried = _scored(found.get(name, []), source.selection)

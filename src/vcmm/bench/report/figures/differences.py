@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from ...analysis import metric_name, table
 from ..figure import Figure, Panel, Series, Source
+from ..related import compared
 
 
 def differences(source: Source) -> Figure | None:
     """One line per arm, from the best mean difference down."""
     made = table(source.setting, source.selection)
-    rows = [(row, row.difference) for row in made.rows if row.difference is not None]
+    arms = compared(source)
+    rows = [
+        (row, row.difference) for row in made.rows if row.difference is not None and row.arm in arms
+    ]
     if not rows:
         return None
     rows.sort(key=lambda pair: pair[1].mean)

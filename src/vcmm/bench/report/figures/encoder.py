@@ -14,6 +14,7 @@ from ..series import modalities
 from ..style import BARS, DASHES, SYMBOLS, Look
 
 QUANTITIES = {"Q": "drift Q", "R": "noise R"}
+SMOOTHING = 0.95
 Points = list[tuple[float, float]]
 
 
@@ -28,7 +29,7 @@ def encoder(source: Source) -> Figure | None:
         found = {name: _points(arm.runs.values(), name, quantity) for name in names}
         known = {name: points for name, points in found.items() if any(points)}
         if known:
-            panels.append(_panel(words, known))
+            panels.append(_panel(quantity, words, known))
     if not panels:
         return None
     return Figure(
@@ -37,8 +38,9 @@ def encoder(source: Source) -> Figure | None:
         caption=(
             "Drift and noise as the probe estimates them at a modality's classifier, against the "
             "same estimates from the gradient of its encoder, at the steps where both were "
-            "recorded, unsmoothed; logarithmic scales. r is Pearson's correlation over the steps "
-            "of a run, the mean over modalities and seeds; r of logarithms likewise."
+            f"recorded: running means with a = {SMOOTHING:g}, as the controller takes them. r is "
+            "Pearson's correlation over the steps of a run, and raw that of the single estimates; "
+            "both are means over modalities and seeds."
         ),
         reading=(
             "The closer the marks of a modality are to a line, the more the probe, which costs no "
@@ -79,24 +81,36 @@ def _points(runs: Iterable[Run], modality: str, quantity: str) -> list[Points]:
     ]
 
 
-def _panel(words: str, found: dict[str, list[Points]]) -> Panel:
+def _panel(quantity: str, words: str, found: dict[str, list[Points]]) -> Panel:
     series: list[Series] = []
-    for index, (modality, runs) in enumerate(found.items()):
+    smooth = {name: [smoothed(points) for points in runs] for name, runs in found.items()}
+    for index, (modality, runs) in enumerate(smooth.items()):
         shown = [point for points in runs for point in points if min(point) > 0]
         look = Look(BARS[index % len(BARS)], DASHES[0], SYMBOLS[index % len(SYMBOLS)])
         series.append(Series(modality, look, [x for x, _ in shown], [y for _, y in shown]))
-    each = [points for runs in found.values() for points in runs]
-    plain = _mean([pearson(points) for points in each])
-    log = _mean([pearson(_logarithms(points)) for points in each])
+    raw, r = (
+        _mean([pearson(points) for runs in each.values() for points in runs])
+        for each in (found, smooth)
+    )
     return Panel(
-        f"{words}: r = {plain}, of logarithms {log}",
+        f"{quantity}: r = {r}, raw {raw}",
         "points",
-        "at the probe",
-        "at the encoder",
+        f"{words} at the probe",
+        f"{words} at the encoder",
         tuple(series),
         log_x=True,
         log_y=True,
     )
+
+
+def smoothed(points: Points) -> Points:
+    """Running means of both sides, from the first point on."""
+    found = points[:1]
+    for x, y in points[1:]:
+        last_x, last_y = found[-1]
+        rest = 1 - SMOOTHING
+        found.append((SMOOTHING * last_x + rest * x, SMOOTHING * last_y + rest * y))
+    return found
 
 
 def pearson(points: Points) -> float | None:
@@ -110,10 +124,6 @@ def pearson(points: Points) -> float | None:
         math.fsum((x - mean_x) ** 2 for x in xs) * math.fsum((y - mean_y) ** 2 for y in ys)
     )
     return both / spread if spread > 0 else None
-
-
-def _logarithms(points: Points) -> Points:
-    return [(math.log(x), math.log(y)) for x, y in points if min(x, y) > 0]
 
 
 def _mean(values: Sequence[float | None]) -> str:

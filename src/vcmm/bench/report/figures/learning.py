@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ...analysis import metric_name
 from ..figure import Figure, Panel, Source
+from ..related import compared
 from ..series import judged, modalities, over_seeds
 
 
 def learning(source: Source) -> Figure | None:
     """A panel for the fused prediction and one for each modality, on the validation split."""
-    arms = source.setting.arms
+    arms = compared(source)
     metric = source.setting.runs[0].metric
     panels: list[Panel] = []
     heads = [(f"{name}, own head", f"{name}/accuracy") for name in modalities(arms, "accuracy")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..figure import Figure, Source
+from ..related import compared
 from .price import against
 
 
@@ -24,6 +25,6 @@ def memory(source: Source) -> Figure | None:
         ),
         reading="Up and to the left is better.",
         panels=(panel,),
-        arms=source.setting.arms,
+        arms=compared(source),
         by_rule=True,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ..figure import Figure, Panel, Source
+from ..related import compared
 from ..series import logged, modalities, over_seeds
 
 
 def momentum(source: Source) -> Figure | None:
     """A panel per modality, with every arm that has a controller."""
     panels: list[Panel] = []
-    arms = [arm for arm in source.setting.arms if arm.controller != "none"]
+    arms = [arm for arm in compared(source) if arm.controller != "none"]
     for modality in modalities(arms, "beta"):
         found = [
             over_seeds(arm.label, source.look(arm), logged(arm, f"{modality}/beta")) for arm in arms

@@ -9,13 +9,14 @@ from ...records import Run
 from ...selection import counted
 from ...statistics import interval
 from ..figure import Panel, Series, Source
+from ..related import compared
 
 
 def against(source: Source, label: str, price: Callable[[Run], float | None]) -> Panel | None:
     """Test accuracy over a price of a run, with single seeds as dots."""
     metric = source.setting.runs[0].metric
     series: list[Series] = []
-    for arm in source.setting.arms:
+    for arm in compared(source):
         paid = [(price(run), counted(run, source.selection)) for run in arm.runs.values()]
         dots = [(x, 100 * y[metric]) for x, y in paid if x is not None and metric in y]
         if not dots:

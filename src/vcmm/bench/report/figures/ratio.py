@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ...arms import Arm
 from ..figure import Figure, Panel, Source
+from ..related import compared
 from ..series import logged, modalities, over_seeds
 
 
 def ratio(source: Source) -> Figure | None:
     """A panel per modality, with every arm that measured it."""
     panels: list[Panel] = []
-    arms = [arm for arm in source.setting.arms if arm.controller != "none"]
+    arms = [arm for arm in compared(source) if arm.controller != "none"]
     for modality in modalities(arms, "Q"):
         found = [
             over_seeds(arm.label, source.look(arm), _ratios(arm, modality), log=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...analysis import metric_name
@@ -24,6 +25,7 @@ def sensitivity(source: Source) -> Figure | None:
     if arm is None:
         return None
     panels: list[Panel] = []
+    wider: list[Panel] = []
     label = f"test {metric_name(source.setting.runs[0].metric)} (%)"
     for option, (name, log) in OPTIONS.items():
         if found := swept(source, arm, option):
@@ -31,7 +33,8 @@ def sensitivity(source: Source) -> Figure | None:
     for axis, name in TRAINING.items():
         lines = [_training(source, one, axis) for one in (joint, arm) if one is not None]
         if drawn := [line for line in lines if line is not None]:
-            panels.append(_panel(name, label, drawn, [], log=True))
+            wider.append(_panel(name, label, drawn, [], log=True))
+    panels = [*_level(panels), *_level(wider)]
     if not panels:
         return None
     return Figure(
@@ -44,12 +47,28 @@ def sensitivity(source: Source) -> Figure | None:
         ),
         reading=(
             "A flat line is a setting that needs no search. Where both lines move alike, it is the "
-            "training that is sensitive, and not the method."
+            "training that is sensitive, and not the method. Heights compare between the panels of "
+            "VCMM's own settings, and between those of the training."
         ),
         panels=tuple(panels),
         arms=(arm,) if joint is None else (joint, arm),
         by_rule=True,
     )
+
+
+def _level(panels: list[Panel]) -> list[Panel]:
+    """Over one range of heights, so that no small change looks like a large one."""
+    seen = [
+        value
+        for panel in panels
+        for one in panel.series
+        for value in (*one.y, *one.low, *one.high)
+        if value is not None
+    ]
+    if not seen:
+        return []
+    room = 0.05 * max(max(seen) - min(seen), 1.0)
+    return [replace(one, y_range=(min(seen) - room, max(seen) + room)) for one in panels]
 
 
 def _panel(

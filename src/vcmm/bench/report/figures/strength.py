@@ -21,7 +21,9 @@ def strength(source: Source) -> Figure | None:
         if level := scores(shared, source.selection):
             middle = sum(level) / len(level)
             ends = [min(found), max(found)]
-            series.insert(0, Series(joint.label, source.look(joint), ends, [middle, middle]))
+            series.insert(
+                0, Series(joint.label, source.look(joint), ends, [middle, middle], level=True)
+            )
     metric = metric_name(source.setting.runs[0].metric)
     label = f"test {metric} (%)"
     return Figure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..figure import Figure, Source
+from ..related import compared
 from .price import against
 
 
@@ -25,6 +26,6 @@ def time(source: Source) -> Figure | None:
             "the same; forwards and backwards in the table do not depend on them."
         ),
         panels=(panel,),
-        arms=source.setting.arms,
+        arms=compared(source),
         by_rule=True,
     )
