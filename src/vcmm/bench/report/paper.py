@@ -93,7 +93,7 @@ def _decades(axis: Axis, low: float, high: float) -> None:
 
     decades = math.log10(high / low)
     if decades < 1:
-        axis.set_major_locator(MaxNLocator(4))
+        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     else:
         steps = (1.0, 2.0, 5.0) if decades < 2 else (1.0,)
         axis.set_major_locator(LogLocator(subs=steps, numticks=6))
