@@ -312,7 +312,7 @@ def test_a_run_is_made_once_and_can_be_asked(vcmm: Vcmm, tmp_path: Path) -> None
     assert said.code == 2
     assert "Traceback" not in said.err
     results = json.loads(vcmm("results", "--runs", tmp_path, "--json").out)["results"]
-    assert [row["arm"] for row in results] == ["joint + vcmm"]
+    assert [row["arm"] for row in results] == ["joint + vcmm (gain_range=[0.05, 0.2])"]
     assert "joint + vcmm" in vcmm("results", "--runs", tmp_path).out
     oracle = vcmm("results", "--runs", tmp_path, "--select", "oracle").out
     assert "Epochs were chosen on the test split" in oracle
