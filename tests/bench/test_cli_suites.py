@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from vcmm.bench.cli.protocol import expanded
 from vcmm.bench.records import Run, load
+from vcmm.bench.suites import PAPER, SUITES
 from vcmm.bench.suites.search import score
 
 from .test_cli import TINY, Vcmm
@@ -74,3 +76,10 @@ def test_a_search_of_nothing_is_a_mistake(vcmm: Vcmm) -> None:
     said = vcmm("sweep", "compare", "--search", "0")
     assert said.code == 2
     assert "--search" in said.err
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_of_the_paper_on_its_data_is_trained_as_in_the_paper(suite: str) -> None:
+    named = expanded(["sweep", suite, "--data", "cremad", "--seeds", "1"])
+    assert ("--epochs" in named) == (suite in PAPER)
+    assert expanded(["sweep", suite, "--data", "watch"]) == ["sweep", suite, "--data", "watch"]

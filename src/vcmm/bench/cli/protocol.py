@@ -48,11 +48,15 @@ def expanded(arguments: Sequence[str]) -> list[str]:
 
 
 def protocol_of(arguments: Sequence[str]) -> str | None:
-    """The protocol that is named; for a published table of a published benchmark, its own."""
+    """The protocol that is named; for a suite of the paper on a benchmark of it, the paper's."""
     if not arguments or arguments[0] not in COMMANDS:
         return None
     named = value_of(arguments, "--protocol")
-    if named is None and arguments[0] == "sweep" and "table1" in arguments:
+    if named is None and arguments[0] == "sweep":
+        from ..suites import PAPER
+
+        if not PAPER.keys() & set(arguments):
+            return None
         from ..data import COLLECTIONS
         from ..protocols import PUBLISHED
 
