@@ -141,7 +141,7 @@ def test_torch_is_not_loaded_before_a_name_is_asked_for() -> None:
 BENCH = [name for name in FILES if name.startswith("bench/")]
 METHODS = [n for n in BENCH if n.startswith("bench/methods/") and not n.endswith("__init__.py")]
 # What a method is written in. Nobody who runs, judges or describes one, and no other method.
-VOCABULARY = ("method", "model", "types", "fusions", "by_modality", "holdout")
+VOCABULARY = ("method", "model", "types", "fusions", "by_modality", "holdout", "lists")
 # What reads records, checks specs or talks to a terminal must answer before torch has loaded.
 WITHOUT_TORCH = [
     name

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from tests.bench import toys
 from tests.bench.methods import kit
-from vcmm.bench.methods import lists
-from vcmm.bench.methods.lists import lengths
+from vcmm.bench import lists
+from vcmm.bench.lists import lengths
 from vcmm.bench.methods.mmpareto import MMPareto, combine_, integrate_, share
 
 

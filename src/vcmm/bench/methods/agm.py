@@ -41,10 +41,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from .. import lists
 from ..method import Criterion, Method, Terms, require_at_least, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
-from . import lists
 
 Coalition = frozenset[str]
 EXACT = 3  # up to so many modalities every coalition is asked

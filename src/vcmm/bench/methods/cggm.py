@@ -39,12 +39,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from .. import lists
 from ..by_modality import ByModality
 from ..fusions.linear import Concat
 from ..method import Criterion, Method, Terms, require_at_least, require_positive
 from ..model import Multimodal
 from ..types import Batch, Output
-from . import lists
 
 
 def accuracy(logits: Tensor, target: Tensor, *, multilabel: bool = False) -> Tensor:

@@ -42,7 +42,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from .. import lists
 from ..by_modality import ByModality
+from ..lists import Tensors
 from ..method import (
     Criterion,
     Method,
@@ -53,8 +55,6 @@ from ..method import (
 )
 from ..model import Multimodal
 from ..types import Batch, Data, Output
-from . import lists
-from .lists import Tensors
 
 EPOCHS = 10  # that k looks back
 

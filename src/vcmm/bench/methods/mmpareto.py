@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from .. import lists
+from ..lists import Tensors
 from ..method import Criterion, Method, Terms, require_positive, total
 from ..model import Multimodal
 from ..types import Batch, Output
-from . import lists
-from .lists import Tensors
 
 
 def share(joint: Tensor, own: Tensor, both: Tensor) -> Tensor:

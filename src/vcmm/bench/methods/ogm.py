@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from .. import lists
 from ..method import (
     Criterion,
     Method,
@@ -43,7 +44,6 @@ from ..method import (
 )
 from ..model import Multimodal
 from ..types import Batch, Data, Output
-from . import lists
 
 
 def ratios(scores: Tensor) -> Tensor:
