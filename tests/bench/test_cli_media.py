@@ -59,7 +59,7 @@ def test_a_collection_brings_its_options(vcmm: Vcmm) -> None:
         ("--root letters --quick letters", "letters"),
         ("--root=x --json letters", "letters"),
         ("--root letters", None),
-        ("mine.npz", None),
+        ("mine.npz", "mine.npz"),
         ("", None),
     ],
 )

@@ -130,6 +130,7 @@ def test_an_unknown_pair_is_refused_with_what_there_is(protocol: str, data: str)
         ("cremad", {"audio": "stft-3s", "pictures": "auto", "side": 360}, "ogm22"),
         ("cremad", {"audio": "stft-20s", "pictures": "auto", "side": 360}, "vcmm26"),
         ("cremad", {"audio": "fbank", "pictures": "auto", "side": 360}, "vcmm26"),
+        ("cremad", {"audio": "stft-3s", "side": 48}, "ogm22"),
         ("kinetics_sounds", {"audio": "stft-10s"}, "vcmm26"),
         ("kinetics_sounds", {"audio": "fbank"}, "ogm22"),
         ("twitter15", {"text": "words", "tokens": 30}, "vcmm26"),

@@ -121,10 +121,11 @@ FOR: dict[str, tuple[str, ...]] = {  # the data that each says something of
 
 
 def fitting(data: str, decoded: Mapping[str, Any]) -> str | None:
-    """The protocol for data that was decoded so; the usual one if none asks for just that."""
+    """The protocol that asks for what was decoded, or for the most of it; vcmm26 before others."""
+
+    def differences(name: str) -> int:
+        wanted = PROTOCOLS[name](data).data.options
+        return sum(wanted[option] != value for option, value in decoded.items())
+
     names = [name for name in sorted(PROTOCOLS, reverse=True) if data in FOR[name]]
-    for name in names:
-        options = PROTOCOLS[name](data).data.options
-        if all(options[option] == value for option, value in decoded.items()):
-            return name
-    return PUBLISHED if names else None
+    return min(names, key=differences, default=None)

@@ -37,7 +37,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
     )
     app.command("list")(list_)
     app.command()(get)
-    app.command()(info)
+    app.command()(with_options(info, arguments, loading=True))
     app.command()(with_options(check, arguments))
     app.command()(with_options(prepare, arguments))
     return app
@@ -74,12 +74,12 @@ def get(
     typer.echo(path)
 
 
-def info(name: Name, *, kinds: Kinds = None, as_json: Json = False) -> None:
-    """Modalities, splits, classes, and where it comes from."""
+def info(name: Name, *, options: Options, kinds: Kinds = None, as_json: Json = False) -> None:
+    """Modalities, splits, classes, and where it comes from, with the options of loading it."""
     from ..data import describe, load
 
     with mistakes():
-        found = describe(load(name, **spelling(kinds)))
+        found = describe(load(name, **options, **spelling(kinds)))
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(told(found)))
 
 

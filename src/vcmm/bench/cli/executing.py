@@ -54,10 +54,9 @@ def executed(
 
     if device == "auto":
         device = "cuda" if data in COLLECTIONS and cuda() else "cpu"
-    on_gpu = device.startswith("cuda")
-    if on_gpu and not cuda():
-        with mistakes():
-            raise ValueError(f"--device {device}: torch finds no GPU here")
+    with mistakes():
+        require_device(device)
+    on_gpu = device != "cpu"
     if precision == "auto":
         precision = "bfloat16" if on_gpu else "float32"
     with mistakes():
@@ -68,6 +67,21 @@ def executed(
             compiled=compiled,
             loaders=loaders,
         )
+
+
+def require_device(device: str) -> None:
+    """An error unless torch can train there."""
+    kind, colon, number = device.partition(":")
+    if device == "cpu":
+        return
+    if kind != "cuda" or (colon and not number.isdecimal()):
+        raise ValueError(f"--device is {device!r}; it must be auto, cpu, cuda or cuda:NUMBER")
+    if not cuda():
+        raise ValueError(f"--device {device}: torch finds no GPU here")
+    import torch
+
+    if colon and int(number) >= torch.cuda.device_count():
+        raise ValueError(f"--device {device}: torch finds {torch.cuda.device_count()} GPUs here")
 
 
 def cuda() -> bool:

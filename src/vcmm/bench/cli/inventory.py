@@ -46,7 +46,23 @@ def show_store(store: Store, options: Mapping[str, Value]) -> None:
     show_reasons("lacking", manifest["missing"])
     show_remarks(manifest["remarks"])
     say(f"\nStore  {store.path}  ({amount(size)})")
-    say(f"Next   {shlex.join(['vcmm', 'compare', '--data', name, *flags(options, '--data.')])}")
+    say(f"Next   {shlex.join(['vcmm', 'compare', '--data', name, *trained(store, options)])}")
+
+
+def trained(store: Store, options: Mapping[str, Value]) -> list[str]:
+    """The flags that train on a store: a protocol's, and those in which the store differs."""
+    from ..protocols import PROTOCOLS, fitting
+
+    decoded: Json = store.manifest["parameters"]
+    protocol = fitting(store.manifest["name"], decoded)
+    if protocol is None:
+        return flags(options, "--data.")
+    usual = PROTOCOLS[protocol](store.manifest["name"]).data.options
+    other = {name: value for name, value in decoded.items() if value != usual[name]}
+    split = usual.get("split", "")
+    if split and "split" not in decoded and f"{split}/train" not in store.manifest["lists"]:
+        other["split"] = "stratified"  # the lists that the protocol asks for are not there
+    return ["--protocol", protocol, *flags(other, "--data.")]
 
 
 def show_lists(lists: Mapping[str, Json], labels: Sequence[str], split_hash: str) -> None:

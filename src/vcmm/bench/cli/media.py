@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..signature import Value, parameters
+from ..signature import Parameter, Value, parameters
 from .axes import Flags, signed, taken
 from .errors import USAGE, Mistake, mistakes
 from .flags import Json, Plain
@@ -38,14 +38,17 @@ Workers = Annotated[
 SWITCHES = ("--quick", "--json", "--plain", "--force")
 
 
-def with_options(command: Callable[..., Any], arguments: Sequence[str]) -> Callable[..., Any]:
-    """The command, which takes `options`, with a flag for each of the data set that is named."""
+def with_options(
+    command: Callable[..., Any], arguments: Sequence[str], *, loading: bool = False
+) -> Callable[..., Any]:
+    """The command, which takes `options`, with a flag for each of the data set that is named.
+
+    They are the options of decoding it, or those of loading it.
+    """
     flags = Flags()
-    name = None
     if list(arguments[:2]) == ["data", command.__name__]:
         name = named(arguments[2:])
-    if name is not None:
-        for option, parameter in parameters(collection_of(name).parameters).items():
+        for option, parameter in known(name, loading=loading).items():
             flags.option("", f"--{option.replace('_', '-')}", parameter, f"Options of {name}")
 
     def completed(**values: Any) -> Any:
@@ -57,16 +60,25 @@ def with_options(command: Callable[..., Any], arguments: Sequence[str]) -> Calla
 
 
 def named(arguments: Sequence[str]) -> str | None:
-    """The collection that is named, if one is."""
+    """The data that is named: what no flag takes."""
     before = ""
     for argument in arguments:
         valued = before.startswith("--") and "=" not in before and before not in SWITCHES
         before = argument
         if not valued and not argument.startswith("-"):
-            from ..data import COLLECTIONS
-
-            return argument if argument in COLLECTIONS else None
+            return argument
     return None
+
+
+def known(name: str | None, *, loading: bool) -> dict[str, Parameter]:
+    """The options of what is named, if it has any."""
+    if name is None:
+        return {}
+    from ..data import COLLECTIONS, DATA
+
+    if loading:
+        return parameters(DATA[name]) if name in DATA else {}
+    return parameters(COLLECTIONS[name].parameters) if name in COLLECTIONS else {}
 
 
 def collection_of(name: str) -> Collection:

@@ -20,7 +20,29 @@ def loadable(spec: Spec) -> Data:
     from ..data import load
 
     with mistakes():
-        return chosen_data(spec, load(spec.data.name, **spec.data.options))
+        data = chosen_data(spec, load(spec.data.name, **spec.data.options))
+        encodable(spec, data)
+    return data
+
+
+def encodable(spec: Spec, data: Data) -> None:
+    """An error if a benchmark is left to `auto`, which has nothing for what is in it."""
+    from ..data import COLLECTIONS
+    from ..encoders.encoder import TAKES
+    from ..protocols import fitting
+    from ..signature import parameters
+
+    if data.name not in COLLECTIONS or spec.encoder.name != "auto":
+        return
+    known = parameters(COLLECTIONS[data.name].parameters)
+    protocol = fitting(data.name, {k: v for k, v in spec.data.options.items() if k in known})
+    for modality in data.modalities:
+        kind = data.forms[modality].kind
+        if modality not in spec.encoders and kind in ("video", "tokens"):
+            raise ValueError(
+                f"encoder auto has nothing for {modality!r}, which is {kind}: train as papers do, "
+                f"--protocol {protocol}, or name an encoder, {TAKES[kind]}"
+            )
 
 
 def prepared(data: Choice, root: Path, *, workers: int | None, plain: bool, quiet: bool) -> None:
@@ -42,9 +64,11 @@ def prepared(data: Choice, root: Path, *, workers: int | None, plain: bool, quie
 
 def buildable(specs: Iterable[Spec]) -> None:
     """Build everything that is going to be trained, once for all seeds."""
-    from ..build import build
+    from ..build import build, chosen_data
     from ..data import load
 
     with mistakes():
         for spec in dict.fromkeys(replace(one, seed=0) for one in specs):
-            build(spec, load(spec.data.name, **spec.data.options))
+            data = load(spec.data.name, **spec.data.options)
+            encodable(spec, chosen_data(spec, data))
+            build(spec, data)
