@@ -144,6 +144,47 @@ def test_other_losses_move_the_momenta_apart(capsys):
         assert 0.70 <= low < 0.9 < high <= 0.99
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
+def test_lightning_logs_momenta_that_have_moved_apart():
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    train = load("lightning_module.py")["train"]
+    logged = train(logger=False, enable_checkpointing=False, **quiet)
+    assert logged["video/beta"] < 0.9 < logged["audio/beta"]  # audio is noisier for its drift
+    assert logged["loss"] < 0.7  # chance is 1.39
+
+
+def test_accelerate_goes_on_from_its_folder_bitwise(tmp_path, capsys):
+    train = load("accelerate_loop.py")["train"]
+    model, vcmm = train(epochs=4, cpu=True)
+    for _ in range(2):
+        resumed, its = train(tmp_path / "run", epochs=2, cpu=True)
+    assert its.metrics() == vcmm.metrics()
+    for p, q in zip(resumed.parameters(), model.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert vcmm.betas["video"] < 0.9 < vcmm.betas["audio"]
+    assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+def test_trainer_of_images_and_captions_learns_from_both(tmp_path):
+    trainer = load("hf_trainer.py")["trainer_in"](
+        str(tmp_path),
+        num_train_epochs=3,
+        per_device_train_batch_size=32,
+        per_device_eval_batch_size=128,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        disable_tqdm=True,
+        report_to="none",
+        save_strategy="no",
+    )
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert len(rows) == 9
+    assert all(row["image/beta"] < 0.9 < row["text/beta"] for row in rows)
+    assert trainer.evaluate()["eval_accuracy"] > 0.5  # chance is 0.25
+
+
 # A program that has used DistributedDataParallel on gloo is at times aborted by torch after its
 # last line, while the interpreter is taken down, also where it has never heard of vcmm. What a rank
 # did is complete by then, so it leaves before. An error in the example still fails its rank.

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from accelerate.state import AcceleratorState
 from accelerate.tracking import GeneralTracker, on_main_process
-from torch import nn
+from torch import Tensor, nn
 
 from vcmm import VCMM, MomentumController
 from vcmm.integrations.accelerate import control
 
-from .toys import OPTIMIZERS, Net, assert_bitwise, loader, net, optimizer_of, plain
+from .pages import run as page
+from .toys import OPTIMIZERS, Net, Samples, assert_bitwise, loader, net, optimizer_of, plain
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*pin_memory.*no accelerator is found")]
 FIVE = 8 * 5 - 3  # samples: five batches, of which the last one is smaller
@@ -175,3 +176,35 @@ def test_an_optimizer_without_modalities_is_refused() -> None:
     optimizer = accelerator.prepare(torch.optim.AdamW(net().parameters()))
     with pytest.raises(ValueError, match="build the optimizer over modal_groups"):
         control(accelerator, optimizer)
+
+
+@pytest.mark.parametrize("kind", [DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM])
+def test_who_steps_parameters_of_its_own_is_refused(kind: DistributedType) -> None:
+    accelerator = Accelerator(cpu=True)
+    accelerator.state.distributed_type = kind
+    with pytest.raises(ValueError, match=f"{kind.value} steps parameters of its own"):
+        control(accelerator, optimizer_of(net()))
+
+
+def test_under_fsdp_the_controller_is_saved_as_an_object_of_its_own() -> None:
+    accelerator = Accelerator(cpu=True)
+    accelerator.state.distributed_type = DistributedType.FSDP
+    controller = control(accelerator, optimizer_of(net()))
+    assert accelerator._custom_objects == [controller]
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Both(Net):
+        def forward(self, audio: Tensor, video: Tensor) -> tuple[Tensor, ...]:
+            _, seen = super().forward({"audio": audio, "video": video})
+            return (*seen["audio"], *seen["video"])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    samples = Samples(128)
+    data = torch.utils.data.TensorDataset(samples.audio, samples.video, samples.label)
+    batches = torch.utils.data.DataLoader(data, batch_size=4)
+    torch.manual_seed(0)
+    vcmm = page("accelerate.md", {"model": Both(), "loader": batches})["vcmm"]
+    assert vcmm.betas["audio"] != vcmm.betas["video"]
+    assert (tmp_path / "run" / "optimizer.bin").is_file()

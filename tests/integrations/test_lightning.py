@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vcmm import VCMM, Fixed, MomentumController
 from vcmm.integrations.lightning import VCMMCallback, observe
 
+from .pages import run as page
 from .toys import OPTIMIZERS, Batch, Net, assert_bitwise, loader, net, optimizer_of, plain
 
 pytestmark = [
@@ -337,3 +338,28 @@ def test_observing_without_the_callback_is_refused(tmp_path: Path) -> None:
 def test_a_controller_is_there_from_the_fit_on() -> None:
     with pytest.raises(ValueError, match=r"after trainer\.fit"):
         _ = VCMMCallback().controller
+
+
+# The page
+
+
+def test_the_code_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    monkeypatch.setattr(
+        "lightning.pytorch.Trainer", partial(Trainer, accelerator="cpu", **settings)
+    )
+    torch.manual_seed(0)
+    samples = [
+        {"audio": torch.randn(6), "video": torch.randn(9), "label": torch.tensor(n % 10)}
+        for n in range(32)
+    ]
+    batches = torch.utils.data.DataLoader(samples, batch_size=8)
+    space = page("lightning.md", {"loader": batches})
+    assert (tmp_path / "run.ckpt").is_file()
+    betas = space["callback"].controller.betas
+    assert min(betas.values()) < 0.9 < max(betas.values())
+    assert space["trainer"].global_step == 20
+    assert "tensor(0." in capsys.readouterr().out

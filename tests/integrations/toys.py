@@ -73,9 +73,10 @@ def optimizer_of(net: Net, name: str = "AdamW", within: nn.Module | None = None)
 
 def plain(
     batches: Iterable[Batch],
-    optimizer: str = "AdamW",
+    optimizer: str | Callable[[Net], Optimizer] = "AdamW",
     *,
     accumulate: int = 1,
+    share_remainder: bool = False,
     epochs: int = 1,
     clip: Callable[[nn.Module, Optimizer], Any] | None = None,
     schedule: Callable[[Optimizer], Any] | None = None,
@@ -83,9 +84,13 @@ def plain(
     skip: frozenset[int] = frozenset(),
     make: Callable[[Optimizer], MomentumController] = VCMM,
 ) -> tuple[Net, Optimizer, MomentumController, list[dict[str, float]]]:
-    """What a user's own loop does; the batches named in `skip` are left out."""
+    """What a user's own loop does; the batches named in `skip` are left out.
+
+    Libraries divide the losses of an epoch's last, incomplete step by `accumulate`, or by how many
+    there are: then they `share_remainder`.
+    """
     model = net()
-    steps = optimizer_of(model, optimizer)
+    steps = optimizer_of(model, optimizer) if isinstance(optimizer, str) else optimizer(model)
     vcmm = make(steps)
     scheduler = schedule(steps) if schedule else None
     metrics: list[dict[str, float]] = []
@@ -97,7 +102,9 @@ def plain(
             with context():
                 fused, seen = model(batch)
                 loss = nn.functional.cross_entropy(fused, batch["label"])
-            (loss / accumulate).backward()
+            rest = len(all_of_them) % accumulate
+            last = rest and i >= len(all_of_them) - rest
+            (loss / (rest if last and share_remainder else accumulate)).backward()
             vcmm.observe(batch["label"], **seen)
             if (i + 1) % accumulate == 0 or i + 1 == len(all_of_them):
                 if clip:

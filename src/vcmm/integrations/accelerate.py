@@ -34,6 +34,11 @@ def control(
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         vcmm = control(accelerator, optimizer)
     """
+    if accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise ValueError(
+            f"{accelerator.distributed_type.value} steps parameters of its own making, which have "
+            "no modality; train with DDP or FSDP"
+        )
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = cast(Optimizer, optimizer.optimizer)
     controller = make(optimizer)
