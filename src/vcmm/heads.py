@@ -95,17 +95,24 @@ class Capture:
         """z_m = W_m h_m + b / M; if the slices cover the input, their sum is the head's output."""
         slices = cast(Mapping[str, slice], self.slices)
         with full_precision(features.device):
-            features = features.to(head.weight.dtype)
+            weight = _whole(head.weight)
+            features = features.to(weight.dtype)
             bias = head.bias  # None in a head without one, whatever its type says
-            share = 0 if bias is None else bias / len(slices)  # pyright: ignore[reportUnnecessaryComparison]
+            share = 0 if bias is None else _whole(bias) / len(slices)  # pyright: ignore[reportUnnecessaryComparison]
             return {
-                name: (features[..., part], features[..., part] @ head.weight[:, part].T + share)
+                name: (features[..., part], features[..., part] @ weight[:, part].T + share)
                 for name, part in slices.items()
             }
 
     def __getstate__(self) -> dict[str, Any]:
         """Hooks and handles are copied along with the heads that carry them, captures are not."""
         return {**self.__dict__, "_captured": {}}
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """All of a parameter of which this rank may hold a shard, as `fully_shard` leaves it."""
+    sharded = hasattr(parameter, "full_tensor")  # a DTensor, whose class is slow to import
+    return cast(Any, parameter).full_tensor() if sharded else parameter
 
 
 @dataclass(frozen=True)

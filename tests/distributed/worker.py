@@ -213,10 +213,15 @@ def train(
     shapes: dict[str, Shape],
     dtype: torch.dtype = torch.float32,
     average: str = "ddp",
+    weigh: str = "samples",
     groups: dict[tuple[int, ...], dist.ProcessGroup] | None = None,
     **ddp: Any,
 ) -> dict[str, Any]:
-    """The same for a model that learns, its gradients averaged by "ddp" or by "hand"."""
+    """The same for a model that learns, its gradients averaged by "ddp" or by "hand".
+
+    Every sample of a step has the same weight, or, as in the loops that people write, all "ranks"
+    have, and on a rank all its micro-batches.
+    """
     world = here()[1]
     model = Towers(shapes, dtype)
     claims = {m: [model.encoders[m], model.heads[m]] for m in shapes}
@@ -240,9 +245,11 @@ def train(
             hold = by_ddp and not is_last
             with replica.no_sync() if hold else nullcontext():
                 observed, fused = replica({m: every[m].to(dtype) for m in piece.modalities})
-                loss = F.cross_entropy(fused, y, reduction="sum") / samples
+                weight = (
+                    piece.n / samples if weigh == "samples" else 1 / len(pieces[r]) / len(pieces)
+                )
                 # An average over ranks divides by their number what should be a sum.
-                (loss * world).backward()
+                (F.cross_entropy(fused, y) * (weight * world)).backward()
             if world > 1:
                 vcmm.observe(y, **observed)
             for modality, (h, z) in observed.items():
