@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from bench.folders import STUDY, study, write
+from bench.report.studies import ablated, arm
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from vcmm.bench.records import load
@@ -340,3 +341,27 @@ def test_paper_is_light(visit: Visit) -> None:
     visit.page.pdf()
     visit.page.wait_for_selector(READY, timeout=60_000)
     assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_maps_marks_and_ranks_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    """What only the suites of the paper leave: a grid, a recorder, several data sets."""
+    runs = ablated(tmp_path / "runs")
+    arm(runs, 0.76, "vcmm", control={"encoder_every": 2}, seeds=(0,))
+    for controller in ("none", "vcmm"):
+        arm(runs, 0.7, controller, data={"name": "digits"}, turn=len(controller))
+    path = report.write(load(runs), tmp_path / "report", paper=False)
+    visit = Visit(browser, path, color_scheme="dark")
+    cells = visit.page.locator(".heatmaplayer text")
+    assert cells.count() == 9
+    assert visit.page.locator(".heatmaplayer").is_visible()
+    frame = visit.page.locator(".shapelayer path")
+    assert frame.count() == 1
+    assert "none" not in (frame.get_attribute("style") or "").split("stroke:")[1].split(";")[0]
+    for title in ("Probe against encoder", "Ranks over all data sets"):
+        figure = visit.page.locator("figure:visible", has=visit.page.get_by_text(title, exact=True))
+        assert figure.locator(".scatterlayer .point:visible").count() > 1
+    before = visit.traces()
+    visit.redrawn("click", ".chips .none >> nth=0")  # the ranks are of no setting, and stay
+    assert 0 < visit.traces() < before
+    visit.context.close()
+    assert visit.complaints == []

@@ -98,3 +98,20 @@ def test_thirty_arms_look_different_and_the_reference_is_ink() -> None:
     assert len({(look.colour, look.dash) for look in others}) == 29
     assert len({(look.colour, look.symbol) for look in others}) == 29
     assert len({dash.svg for dash in DASHES}) == len(DASHES)
+
+
+def test_vcmm_has_the_same_colour_on_every_page() -> None:
+    variant = "joint + vcmm (exact=false)"
+    pages = (
+        ["joint", "joint + vcmm"],
+        ["unimodal: a", "joint", variant, "joint + vcmm", "mla", "ogm"],
+        ["ogm", "joint"],
+    )
+    found = [looks(labels, "joint") for labels in pages]
+    ours = {one["joint + vcmm"].colour for one in found[:2]}
+    assert len(ours) == 1
+    for one in found:
+        assert not ours & {look.colour for label, look in one.items() if label != "joint + vcmm"}
+    # Variants take what methods leave, however they are sorted.
+    assert found[1]["mla"] == looks(["unimodal: a", "joint", "mla"], "joint")["mla"]
+    assert list(looks(["a", "b"], None)) == ["a", "b"]

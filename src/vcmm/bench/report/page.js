@@ -26,8 +26,9 @@
   }
 
   function hiddenArms(plot) {
-    const chips = plot.closest(".setting").querySelectorAll('.chip[aria-pressed="false"]');
-    return new Set([...chips].map((chip) => chip.dataset.arm));
+    // What is over all data sets stands in no setting, and has no chips.
+    const chips = plot.closest(".setting")?.querySelectorAll('.chip[aria-pressed="false"]');
+    return new Set([...(chips ?? [])].map((chip) => chip.dataset.arm));
   }
 
   function draw(plot) {

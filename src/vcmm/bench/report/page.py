@@ -27,6 +27,7 @@ from ..records import Run
 from .export import PRINTED, legend
 from .figure import Figure, Panel, Source
 from .figures import FIGURES
+from .figures.critical import critical
 from .grid import grid
 from .interactive import short
 from .sheets import SHEETS, Sheet, ranking
@@ -63,7 +64,7 @@ def write(
     text = _render(
         title=title,
         settings=parts,
-        across=_across(found),
+        across=_across(found, styles, charts, folder, selection),
         rules=[{"name": rule, "shown": select.shown(rule)} for rule in select.RULES],
         selection=selection,
         warning=select.warning("oracle"),
@@ -119,13 +120,26 @@ def _setting(
     }
 
 
-def _across(found: Sequence[Setting]) -> list[dict[str, Any]]:
-    """The sheet over all data sets, by each rule."""
-    return [
-        {"name": rule, "warning": select.warning(rule), "sheet": _sheet(sheet)}
-        for rule in select.RULES
-        if (sheet := ranking(found, rule))
-    ]
+def _across(
+    found: Sequence[Setting],
+    styles: dict[str, Look],
+    charts: list[dict[str, Any]],
+    folder: Path | None,
+    selection: str,
+) -> list[dict[str, Any]]:
+    """The sheet and the figure over all data sets, by each rule."""
+    shown: list[dict[str, Any]] = []
+    for rule in select.RULES:
+        sheet, figure = ranking(found, rule), critical(found, rule, styles)
+        if sheet is None or figure is None:
+            continue
+        if folder is not None and rule == selection:
+            figure.save(str(folder / figure.name))
+        stem = None if folder is None else f"{folder.name}/{figure.name}"
+        drawn = _shown(figure, rule, charts, stem)
+        warned = {"name": rule, "warning": select.warning(rule)}
+        shown.append({**warned, "sheet": _sheet(sheet), "figure": {**drawn, "rule": None}})
+    return shown
 
 
 def _sheet(sheet: Sheet) -> dict[str, Any]:

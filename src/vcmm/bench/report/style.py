@@ -7,7 +7,7 @@ dash and another marker. The reference is drawn in ink, in every figure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ COLOURS: dict[str, tuple[str, ...]] = {
     "light": ("#103e90", "#f4483b", "#247a62", "#944b89", "#6e6e15", "#4c8eef", "#6424c4"),
     "dark": ("#7180d4", "#f46f2e", "#12db7b", "#ed81ae", "#f6cf1e", "#93c4ff", "#9959ff"),
 }
+OURS = 1  # the place of VCMM among them
 BARS = ("bar-0", "bar-1", "bar-2")
 
 
@@ -92,20 +93,23 @@ class Look(NamedTuple):
     symbol: Symbol
 
 
-def looks(labels: Iterable[str], reference: str | None) -> dict[str, Look]:
+def looks(labels: Sequence[str], reference: str | None) -> dict[str, Look]:
     """A look for every arm, by label. An arm looks the same in every setting of a page.
 
-    The reference with VCMM has the first colour, on whatever page it is; its variants have what
-    other methods leave.
+    The reference with VCMM has a colour that is kept for it, far from the ink of the reference, on
+    whatever page it is; its variants have what other methods leave.
     """
     found: dict[str, Look] = {}
     if reference is not None:
         found[reference] = Look("ink", DASHES[0], SYMBOLS[0])
-    count = len(COLOURS["light"])
     ours = f"{reference} + vcmm"
-    others = [label for label in dict.fromkeys(labels) if label != reference]
-    others.sort(key=lambda label: (label != ours, label.startswith(f"{ours} (")))
-    for index, label in enumerate(others):
+    others = [label for label in dict.fromkeys(labels) if label not in (reference, ours)]
+    others.sort(key=lambda label: label.startswith(f"{ours} ("))
+    count = len(COLOURS["light"])
+    places = {label: index + (index >= OURS) for index, label in enumerate(others)}
+    if ours in set(labels):
+        places = {ours: OURS, **places}
+    for label, index in places.items():
         turn = index // count
         dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]
         found[label] = Look(f"arm-{index % count}", dash, symbol)
