@@ -100,7 +100,7 @@ def test_another_value_or_colour_is_seen(tmp_path: Path) -> None:
     (panel,) = figure.panels
     level, line = panel.series
     moved = replace(line, y=[line.y[0], *line.y[2:], line.y[1]])
-    other = replace(line, look=line.look._replace(colour="arm-1"))
+    other = replace(line, look=line.look._replace(colour="arm-0"))
     for wrong in (moved, other):
         changed = replace(figure, panels=(replace(panel, series=(level, wrong)),))
         assert distance(drawn(changed, tmp_path), golden("strength")) > TOLERANCE

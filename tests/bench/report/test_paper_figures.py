@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics as stats
 from itertools import combinations
 from pathlib import Path
@@ -55,6 +56,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ablation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ablated(tmp_path_factory.mktemp("ablated"))
+
+
+def test_the_docs_list_every_figure_in_the_order_of_the_page() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "report.md").read_text(encoding="utf-8")
+    part = text.split("\n## Figures\n")[1].split("\n## ")[0]
+    firsts = re.findall(r"^\| (`[^|]+) \|", part, re.M)
+    named = re.findall(r"`(\w+)`", " ".join(firsts))
+    assert named == [*(make.__name__ for make in FIGURES), "critical"]
 
 
 # Strength and sensitivity
