@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcmm.bench import run as running
-from vcmm.bench.build import Training, momenta
+from vcmm.bench.build import Training, build, momenta
 from vcmm.bench.events import Event
+from vcmm.bench.execution import Execution
 from vcmm.bench.methods import METHODS
 from vcmm.bench.model import Multimodal
 from vcmm.bench.recorder import encoder_sums
@@ -87,6 +90,21 @@ def test_dropout_batch_norm_and_gradients_are_left_alone() -> None:
     model(batch.inputs)  # which would have changed both
     assert differences(before, model.state_dict())
     assert not torch.equal(random, torch.get_rng_state())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_compiled_encoders_are_recorded_as_they_are_written() -> None:
+    spec = recorded(2, 2, "sequence")
+    trained: list[Training] = []
+    for one in (replace(spec, controller=Choice("vcmm")), spec):
+        trained.append(build(one, toys.data_of(one), Execution(compiled=True)))
+        toys.losses(toys.events(trained[-1], one))
+    plain, other = (made.method.state_dict() for made in trained)
+    beside = {k: v for k, v in other.items() if "recorder" not in k}
+    assert differences(plain, beside) == []
+    assert trained[1].recorder is not None
+    assert trained[1].recorder.measured
 
 
 def test_a_frozen_encoder_has_nothing_to_measure() -> None:

@@ -21,7 +21,8 @@ randomness is touched. The passes are counted apart; the seconds of a run contai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -29,11 +30,26 @@ from torch import Tensor, nn
 
 from vcmm.probe import Loss, Memory, Sums, batch_of, direct_probe, half_sums
 
+from .encoders.encoder import Encoder
 from .method import Criterion, Method
 from .model import Multimodal
 from .types import Batch, Output
 
 Observed = Mapping[str, tuple[Tensor, Tensor]]  # what goes into a head, and what comes out
+
+
+@contextmanager
+def as_written(model: Multimodal) -> Generator[None]:
+    """Without compiled code, of which a graph can be walked only once."""
+    encoders = [one for one in model.encoders.values() if isinstance(one, Encoder)]
+    had = [encoder.compiled_for for encoder in encoders]
+    for encoder in encoders:
+        encoder.compiled_for = 0
+    try:
+        yield
+    finally:
+        for encoder, samples in zip(encoders, had, strict=True):
+            encoder.compiled_for = samples
 
 
 @torch.enable_grad()
@@ -45,7 +61,7 @@ def fused_logits(model: Multimodal, inputs: Mapping[str, Tensor]) -> Tensor:
     """
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     lent = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng(devices=sorted(devices)):
+    with torch.random.fork_rng(devices=sorted(devices)), as_written(model):
         output: Output = torch.func.functional_call(model, lent, (inputs,))
     return output.fused
 
