@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp
 
 from . import program, worker
 from .test_ranks import MIXED, agreed, only, planned, same_numbers
@@ -22,6 +23,9 @@ from .test_ranks import pytestmark as several_processes
 from .worker import Piece, Plan, Shape
 
 pytestmark = [*several_processes, pytest.mark.slow]
+
+HAS_FSDP2 = hasattr(torch.distributed.fsdp, "fully_shard")
+fsdp2 = pytest.mark.skipif(not HAS_FSDP2, reason="this torch has no public fully_shard")
 
 WORLDS = (2, 4)
 STEPS = 200
@@ -114,6 +118,8 @@ def tasks_of(world: int, folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
     for case in PLANS:
         absences = {"find_unused_parameters": case in ABSENCES}
         tasks.append((f"ddp {case}", "train", {**replicated(case, world), **absences}))
+    if not HAS_FSDP2:
+        return tasks
     tasks += [(f"shard {case}", "shard", shard_task(case, world)) for case in SHARDED[world]]
     verb = {2: "save", 4: "load"}[world]
     for optimizer in RESUMED:
@@ -223,6 +229,7 @@ def test_weights_of_uneven_ranks_are_no_detail() -> None:
 # fully_shard
 
 
+@fsdp2
 @pytest.mark.parametrize(
     ("world", "case"), [(world, case) for world, cases in SHARDED.items() for case in cases]
 )
@@ -251,6 +258,7 @@ def same_everywhere(answers: list[dict[str, Any]]) -> dict[str, Any]:
 # From 2 ranks to 4
 
 
+@fsdp2
 @pytest.mark.parametrize("optimizer", RESUMED)
 def test_a_checkpoint_of_2_ranks_goes_on_on_4(launched: Launched, optimizer: str) -> None:
     """The controller is a Stateful of its own. Both are given the same samples."""
@@ -263,6 +271,7 @@ def test_a_checkpoint_of_2_ranks_goes_on_on_4(launched: Launched, optimizer: str
     assert len({row["audio/beta"] for row in rest["history"]}) > 10
 
 
+@fsdp2
 @pytest.mark.parametrize("optimizer", RESUMED)
 def test_a_checkpoint_of_2_ranks_goes_on_in_one_process(launched: Launched, optimizer: str) -> None:
     whole = same_everywhere(launched(2, f"save {optimizer}"))
