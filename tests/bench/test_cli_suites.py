@@ -32,7 +32,7 @@ def test_an_ablation_trains_on_with_what_its_search_has_found(vcmm: Vcmm, tmp_pa
     command += ["--runs", str(tmp_path)]
     first = vcmm(*command, "--plain")
     assert first.code == 0, first.err
-    assert "Next, by what these runs have shown: " in first.out
+    assert "The next stage of the suite: " in first.out
     runs = load(tmp_path)
     fixed = [run for run in runs if run.spec["controller"]["name"] == "fixed"]
     tried = {tuple(run.spec["controller"]["betas"].values()): run for run in by_seed(fixed, 0)}

@@ -182,7 +182,7 @@ def test_sensitivity_changes_one_thing_at_a_time() -> None:
         for name in ("vcmm", "none")
     )
     assert by_vcmm == alone
-    assert len(alone) == 9
+    assert len(alone) == 8
 
 
 def parts(mine: object, theirs: object) -> list[tuple[object, object]]:
@@ -200,7 +200,7 @@ def test_sensitivity_leaves_out_a_range_that_does_not_contain_the_base(momentum:
     for low, high in ranges:
         assert low <= 1 - momentum + 1e-6
         assert high >= 1 - momentum - 1e-6
-    assert len(ranges) >= 3
+    assert len(ranges) >= 2
 
 
 def test_dynamics_records_the_encoder_once_and_tries_the_momenta_of_a_pair() -> None:

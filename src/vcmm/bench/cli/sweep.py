@@ -74,7 +74,7 @@ def sweep(
         nonlocal outcome
         buildable(specs)
         if outcome is not NOTHING and not as_json:
-            typer.echo(f"\nNext, by what these runs have shown: {len(specs)} more.")
+            typer.echo(f"\nThe next stage of the suite: {len(specs)} more.")
         found = train(
             specs,
             runs,

@@ -17,12 +17,12 @@ from .grid import Base, arm, seeded
 from .search import base_momentum, with_rate
 
 VARIED: dict[str, tuple[Value, ...]] = {
-    "strength": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0),
-    "smoothing": (0.5, 0.8, 0.9, 0.95, 0.98, 0.99),
-    "floor": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
-    "gain_range": ((0.05, 0.2), (0.02, 0.25), (0.01, 0.3), (0.005, 0.5), (0.001, 0.9)),
+    "strength": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0),
+    "smoothing": (0.5, 0.9, 0.95, 0.99),
+    "floor": (1e-6, 1e-4, 1e-3, 1e-2),
+    "gain_range": ((0.05, 0.2), (0.01, 0.3), (0.001, 0.9)),
 }
-BATCHES = (0.25, 0.5, 2.0, 4.0)  # times the batch size
+BATCHES = (0.5, 2.0, 4.0)  # times the batch size
 RATES = (0.1, 0.3, 3.0, 10.0)  # times the learning rate
 ROUNDING = 1e-9  # 1 - .7 is more than .3
 
