@@ -1,7 +1,7 @@
 """Lightning: a callback beside `modal_groups` in `configure_optimizers`.
 
-The optimizers exist from `on_fit_start` on, and their states are restored after it. FSDP keeps of
-them only what it knows, so the controller's record is the callback's state as well.
+When `on_fit_start` is called the optimizers exist, and their states are still to be restored. FSDP
+keeps of them only what it knows, so the controller's record is the callback's state as well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ class VCMMCallback(Callback):
         make: makes the controller of an optimizer: `VCMM`, or `partial(VCMM, heads=...)`.
         target: key or index of the target in a batch, if `make` names the heads to look at. Without
             it, `training_step` calls `observe`.
-        log: log the controller's `metrics()` at each step, by the module's `log_dict`.
+        log: give the controller's `metrics()` to the loggers, every `log_every_n_steps` steps.
 
     Example:
-        heads = {"audio": model.audio_head, "video": model.video_head}
-        trainer = Trainer(callbacks=[VCMMCallback(partial(VCMM, heads=heads), target="label")])
+        Trainer(callbacks=[VCMMCallback(partial(VCMM, heads=heads), target="label")])
     """
 
     def __init__(
@@ -42,8 +41,8 @@ class VCMMCallback(Callback):
     ) -> None:
         self.make = make
         self.target = target
-        self._log = log  # Lightning gives every callback a `log` of its own
         self.waiting = Waiting()
+        self._log = log  # Lightning gives every callback a `log` of its own
         self._controller: MomentumController | None = None
         self._record: Mapping[str, Any] | None = None  # from a checkpoint, until training starts
         self._logged = 0  # the step last logged
@@ -51,22 +50,21 @@ class VCMMCallback(Callback):
     @property
     def controller(self) -> MomentumController:
         """The controller of the present fit, or of the last one."""
-        if self._controller is None:
-            raise ValueError("there is no optimizer yet, so no controller; ask after trainer.fit")
-        return self._controller
+        if self._controller:
+            return self._controller
+        raise ValueError("there is no optimizer yet, so no controller; ask after trainer.fit")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = [optimizer for optimizer in trainer.optimizers if tagged(optimizer)]
         if len(found) != 1:
             raise ValueError(
-                f"{len(found)} of {len(trainer.optimizers)} optimizers carry modalities, and one "
-                "should; build it over modal_groups(self, audio=self.audio, video=self.video)"
+                f"{len(found)} optimizers carry modalities, and one should; in "
+                "configure_optimizers, build it over modal_groups(self, audio=self.audio, video=self.video)"
             )
-        if self._controller is not None:  # of an earlier fit
-            if self._controller.optimizer is found[0]:
-                return
+        if self._controller and self._controller.optimizer is not found[0]:  # of an earlier fit
             self._controller.detach()
-        self._controller = self.make(found[0])
+            self._controller = None
+        self._controller = self._controller or self.make(found[0])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._record is not None:
@@ -88,15 +86,17 @@ class VCMMCallback(Callback):
     ) -> None:
         self.waiting.require_any(
             self.controller,
-            "call observe(self, target, audio=(features, logits)) in training_step, or name heads "
-            "and target: VCMMCallback(partial(VCMM, heads=...), target=...)",
+            "call observe(self, target, audio=(features, logits), ...) in training_step, or write "
+            "VCMMCallback(partial(VCMM, heads=...), target=...)",
         )
-        if self._log and trainer.global_step != self._logged:
-            self._logged = trainer.global_step
-            pl_module.log_dict(self.controller.metrics())
+        step, every = trainer.global_step, int(vars(trainer)["log_every_n_steps"])
+        if self._log and every and step % every == 0 and step != self._logged:
+            self._logged = step
+            for logger in trainer.loggers:  # Lightning counts from 0
+                logger.log_metrics(self.controller.metrics(), step - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._controller is None else self._controller.state_dict()
+        return self._controller.state_dict() if self._controller else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._record = state_dict
