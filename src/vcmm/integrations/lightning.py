@@ -58,8 +58,8 @@ class VCMMCallback(Callback):
         found = [optimizer for optimizer in trainer.optimizers if tagged(optimizer)]
         if len(found) != 1:
             raise ValueError(
-                f"{len(found)} optimizers carry modalities, and one should; in configure_optimizers "
-                "build it over modal_groups(self, audio=self.audio, video=self.video)"
+                f"{len(found)} optimizers carry modalities; in configure_optimizers, "
+                "build one over modal_groups(self, audio=self.audio, video=self.video)"
             )
         if self._controller and self._controller.optimizer is not found[0]:  # of an earlier fit
             self._controller.detach()
