@@ -65,7 +65,7 @@ def test_clips_are_found_with_what_their_names_say(whole: Path) -> None:
     test = {one.id for one in of.items if "ogm/test" in one.lists}
     assert test == {name for name in makers.IDS if name.startswith("1091")}
     assert sum("ogm/train" in one.lists for one in of.items) == 18
-    assert "frames come from VideoFlash" in of.remarks
+    assert "frames come from VideoFlash, 24 clips" in of.remarks
 
 
 def test_the_lists_that_are_made_here(whole: Path) -> None:
@@ -87,7 +87,7 @@ def test_ready_frames_are_taken_in_the_order_of_their_numbers(root: Path) -> Non
     (folder / "00060.jpg").rename(folder / "100.jpg")
     (folder / "00030.jpg").rename(folder / "20.jpg")
     (folder / "notes.txt").write_text("no frame")
-    of = found(root)
+    of = found(root, pictures="frames")
     assert [one.id for one in of.items] == [ID]  # one kind of source for all
     assert [Path(one).name for one in of.items[0].files["visual"]] == [
         "00000.jpg",
@@ -100,6 +100,28 @@ def test_ready_frames_are_taken_in_the_order_of_their_numbers(root: Path) -> Non
     assert made.shape == (3, 48, 64, 3)
     assert np.abs(made.mean(axis=(1, 2, 3)) - [70, 80, 90]).max() < 3
     assert len(found(root, pictures="video").items) == 24
+
+
+def test_what_more_clips_have_is_taken(root: Path) -> None:
+    frames = root / "Image-01-FPS"
+    frames.mkdir()
+    assert len(found(root).items) == 24  # an empty folder
+    makers.jpgs(frames / ID, ID)
+    (frames / "notes.txt").touch()
+    of = found(root)
+    assert len(of.items) == 24
+    assert not of.missing
+    assert "frames come from VideoFlash, 24 clips; Image-01-FPS has 1" in of.remarks
+    for name in makers.IDS:
+        makers.jpgs(frames / name, name)
+    assert "frames come from Image-01-FPS, 24 clips; VideoFlash has 24" in found(root).remarks
+
+
+def test_a_file_beside_a_video_does_not_take_its_place(root: Path) -> None:
+    for ending in ("csv", "aaa", "flv.part"):
+        (root / "VideoFlash" / f"{ID}.{ending}").write_bytes(b"no video")
+    assert item(root).files["visual"] == (f"VideoFlash/{ID}.flv",)
+    assert any(line.startswith("3 in VideoFlash are no clips") for line in found(root).remarks)
 
 
 def test_videos_give_a_frame_for_every_second(whole: Path) -> None:
@@ -259,6 +281,7 @@ def test_a_file_that_does_not_decode_is_named(root: Path) -> None:
 def test_frames_of_a_clip_have_one_size_and_a_sane_one(root: Path) -> None:
     folder = root / "Image-01-FPS" / ID
     makers.jpgs(folder, ID)
+    shutil.rmtree(root / "VideoFlash")
     one, path = item(root), folder / "00030.jpg"
     jpeg = bytearray(path.read_bytes())
     at = jpeg.index(b"\xff\xc0") + 5  # height and width in the frame header

@@ -69,7 +69,10 @@ def test_clips_are_found_by_the_ids_of_ogms_lists(clips: Path) -> None:
     path = f"videos/playing_bass_guitar/{makers.file(VIDEO)}.mp4"
     assert one.files == {"audio": (path,), "visual": (path,)}
     assert sum(one.lists == ("ogm/test",) for one in of.items) == 8
-    assert "frames come from videos, sound from videos" in of.remarks
+    assert of.remarks[:2] == (
+        "frames come from videos, 24 clips",
+        "sound comes from videos, 24 clips",
+    )
     assert any("4 classes, sha256" in line and "not published" in line for line in of.remarks)
 
 
@@ -82,7 +85,10 @@ def test_ready_frames_and_sounds_are_found_by_the_csv(ready: Path) -> None:
     assert one.files["audio"] == (f"train_wav/{VIDEO}.wav",)
     folder = f"train_img/Image-01-FPS/{VIDEO}"
     assert one.files["visual"] == tuple(f"{folder}/frame_{k}.jpg" for k in range(8, 13))
-    assert "frames come from folders of pictures, sound from wav files" in of.remarks
+    assert of.remarks[:2] == (
+        "frames come from folders of pictures, 24 clips",
+        "sound comes from wav files, 24 clips",
+    )
 
 
 def test_videos_give_frames_and_sound(clips: Path) -> None:
@@ -114,12 +120,17 @@ def test_the_spectrogram_is_that_of_the_published_loaders(root: Path) -> None:
 def test_one_kind_of_file_is_used_for_all(clips: Path, tmp_path: Path) -> None:
     root = shutil.copytree(clips, tmp_path / "root")
     makers.jpgs(root / "Image-01-FPS" / makers.file(VIDEO), VIDEO)
-    assert [one.id for one in found(root).items] == [makers.name(VIDEO)]
-    assert len(found(root, pictures="video").items) == 24
     makers.wav(root / f"{makers.file(VIDEO)}.wav", VIDEO)
-    of = found(root, pictures="video")
+    of = found(root)  # what most clips have
+    assert len(of.items) == 24
+    assert not of.missing
+    assert of.remarks[:2] == (
+        "frames come from videos, 24 clips; 1 have folders of pictures",
+        "sound comes from videos, 24 clips; 1 have wav files",
+    )
+    of = found(root, pictures="frames")
     assert [one.id for one in of.items] == [makers.name(VIDEO)]
-    assert of.missing[makers.name(makers.VIDEOS[0])] == "it has no sound"
+    assert of.missing[makers.name(makers.VIDEOS[0])] == "it has no frames"
 
 
 def test_names_with_and_without_the_end_of_a_clip() -> None:

@@ -53,6 +53,7 @@ TEST = 0.1  # the share of it, in the lists that are made here
 SIDE = 360  # of the clips as they are
 MOST = 10  # frames; the longest clip lasts 5 s
 AUDIO, VIDEO, FRAMES = "AudioWAV", "VideoFlash", "Image-01-FPS"
+VIDEOS = (".flv", ".mp4", ".avi", ".mkv", ".webm", ".mov")  # endings
 PLACES = ("annotations/{}.csv", "data/CREMAD/{}.csv", "{}.csv")
 # `list_hash` of the lists of all 7442 clips: of OGM-GE's as published, and of those made here.
 KNOWN = {
@@ -78,7 +79,7 @@ def parameters(*, audio: Audio = "stft-3s", pictures: Pictures = "auto", side: i
 
     Args:
         audio: a spectrogram of 3 s or 20 s, the clip repeated, or 128 mel filters.
-        pictures: ready frames or videos; auto takes the frames if there are any.
+        pictures: ready frames or videos; auto takes what more clips have, of equals the frames.
         side: pixels of the short side, to which larger frames are shrunk.
     """
     if audio not in SOUNDS:
@@ -208,32 +209,51 @@ def heard(root: Path, notes: Listing) -> dict[str, str]:
 
 
 def seen(root: Path, wanted: Pictures, notes: Listing) -> dict[str, tuple[str, ...]]:
-    """The frames of every clip that has them, or its video."""
-    ready = wanted == "frames" or (wanted == "auto" and bool(folders.entries(root, FRAMES)))
-    where = FRAMES if ready else VIDEO
-    found: dict[str, tuple[str, ...]] = {}
-    strangers: list[str] = []
+    """The frames of every clip that has them, or its video: of one kind for all clips."""
+    kinds = {"auto": (FRAMES, VIDEO), "frames": (FRAMES,), "video": (VIDEO,)}[wanted]
+    looked = {where: shown(root, where) for where in kinds}
+    served = {where: len(one.files) for where, one in looked.items()}
+    where = max(served, key=lambda one: served[one])  # of equals the frames
+    if not served[where]:
+        where = kinds[-1]
+        notes.missing[where] = f"there are no frames {FRAMES}/*/*.jpg and no videos {VIDEO}/*.flv"
+    else:
+        others = [f"; {one} has {count}" for one, count in served.items() if count and one != where]
+        notes.remarks.append(f"frames come from {where}, {served[where]} clips{''.join(others)}")
+    notes.missing.update(looked[where].wrong)
+    passed_over(where, looked[where].strangers, notes)
+    return looked[where].files
+
+
+@dataclass(slots=True)
+class Shown:
+    """What a folder of frames or of videos holds."""
+
+    files: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    wrong: dict[str, str] = field(default_factory=dict[str, str])  # clip -> why it may not be read
+    strangers: list[str] = field(default_factory=list[str])
+
+
+def shown(root: Path, where: str) -> Shown:
+    """The clips of one of the two folders."""
+    ready, of = where == FRAMES, Shown()
     for one in folders.entries(root, where):
         name = one.name if ready else one.stem
         name = ALIASES.get(name, name)
-        if not NAME.fullmatch(name) or (not one.wrong and one.folder != ready):
-            strangers.append(one.name)
+        fits = one.folder if ready else not one.folder and one.ending in VIDEOS
+        if not NAME.fullmatch(name) or not (fits or one.wrong):
+            of.strangers.append(one.name)
         elif one.wrong:
-            notes.missing[name] = one.wrong
+            of.wrong[name] = one.wrong
         elif not ready:
-            found.setdefault(name, (one.path,))
+            of.files.setdefault(name, (one.path,))
         else:
             inner = folders.pictures(root, one.path)
             if wrong := [frame.wrong for frame in inner if frame.wrong]:
-                notes.missing[name] = wrong[0]
+                of.wrong[name] = wrong[0]
             elif inner:
-                found.setdefault(name, tuple(frame.path for frame in inner))
-    if found:
-        notes.remarks.append(f"frames come from {where}")
-    else:
-        notes.missing[where] = f"there are no frames {FRAMES}/*/*.jpg and no videos {VIDEO}/*.flv"
-    passed_over(where, strangers, notes)
-    return found
+                of.files.setdefault(name, tuple(frame.path for frame in inner))
+    return of
 
 
 def passed_over(folder: str, strangers: list[str], notes: Listing) -> None:

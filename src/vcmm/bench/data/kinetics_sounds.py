@@ -101,7 +101,7 @@ def parameters(
     Args:
         split: whose lists: numbers for classes (ogm), or names (csv).
         audio: a spectrogram of 10 s, or 128 mel filters.
-        pictures: ready frames or videos; auto takes frames if there are any for a listed clip.
+        pictures: ready frames or videos; auto takes what more clips have, of equals frames.
         side: pixels of the short side, to which larger frames are shrunk.
         least: clips with fewer frames are listed as unusable; 4 is what published loaders keep.
     """
@@ -172,7 +172,7 @@ def find(root: Path, parameters: Parameters) -> Found:
     labels = classes(split, lists)
     index = indexed(root)
     wanted = {one: label for listed in lists.values() for one, label in listed.items()}
-    visual, sounds = sources(index, wanted, parameters["pictures"])
+    visual, sounds, taken = sources(index, wanted, parameters["pictures"])
     missing.update(index.wrong)
     items: list[Item] = []
     several = 0
@@ -188,8 +188,7 @@ def find(root: Path, parameters: Parameters) -> Found:
         files = {"audio": (heard,), "visual": tuple(index.inner.get(seen, [seen]))}
         items.append(Item(name, wanted[name], (f"{split}/{part}",), files))
     remarks = [
-        f"frames come from {'folders of pictures' if visual is index.frames else 'videos'}, "
-        f"sound from {'wav files' if sounds is index.sounds else 'videos'}",
+        *taken,
         *told(split, lists, labels),
         *few(items, visual is index.frames),
     ]
@@ -285,14 +284,26 @@ def classes(split: SplitOf, lists: Mapping[str, Mapping[str, str]]) -> tuple[str
     return tuple(sorted(train, key=int if split == "ogm" else None))
 
 
-def sources(index: Index, wanted: Iterable[str], pictures: Pictures) -> tuple[Named, Named]:
-    """Where frames and sounds are taken from: from one kind of file for all clips."""
+def sources(
+    index: Index, wanted: Iterable[str], pictures: Pictures
+) -> tuple[Named, Named, list[str]]:
+    """(frames, sounds, remarks): each from one kind of file for all clips, that most have."""
     names = list(wanted)
-    ready = pictures == "frames" or (
-        pictures == "auto" and any(index.frames.get(name) for name in names)
-    )
-    recorded = any(index.sounds.get(name) for name in names)
-    return index.frames if ready else index.videos, index.sounds if recorded else index.videos
+    kinds = {"folders of pictures": index.frames, "videos": index.videos}
+    if pictures != "auto":
+        only = "videos" if pictures == "video" else "folders of pictures"
+        kinds = {only: kinds[only]}
+    visual, seen = most(kinds, names)
+    sounds, heard = most({"wav files": index.sounds, "videos": index.videos}, names)
+    return visual, sounds, [f"frames come from {seen}", f"sound comes from {heard}"]
+
+
+def most(kinds: Mapping[str, Named], names: Sequence[str]) -> tuple[Named, str]:
+    """The kind of file that most clips have, of equals the first; and how many have which."""
+    served = {kind: sum(bool(of.get(name)) for name in names) for kind, of in kinds.items()}
+    best = max(served, key=lambda kind: served[kind])
+    others = [f"; {count} have {kind}" for kind, count in served.items() if count and kind != best]
+    return kinds[best], f"{best}, {served[best]} clips{''.join(others)}"
 
 
 def told(
