@@ -18,7 +18,7 @@ from vcmm.bench.arms import settings
 from vcmm.bench.build import Training, build
 from vcmm.bench.encoders import encoder as encoders
 from vcmm.bench.events import Event
-from vcmm.bench.execution import Execution
+from vcmm.bench.execution import Execution, cores
 from vcmm.bench.run import run
 from vcmm.bench.spec import RESULT_VERSION, Choice, Spec, canonical, run_hash
 from vcmm.bench.types import Output
@@ -233,3 +233,15 @@ def test_compiled_encoders_come_to_the_same_and_go_on_to_the_same_bytes(tmp_path
     pieces = run(spec, tmp_path / "pieces", execution=execution, watch=told.append)
     assert told[0].step == toys.STEPS - 2
     assert toys.records(pieces) == toys.records(whole)
+
+
+def test_a_run_on_a_gpu_goes_on_on_a_machine_with_other_cores() -> None:
+    few, many = (Execution(device="cuda", threads=threads) for threads in (8, 16))
+    assert few.identity() == many.identity()
+    assert Execution(threads=8).identity() != Execution(threads=16).identity()
+
+
+def test_a_gpu_is_fed_by_more_than_torchs_threads() -> None:
+    assert Execution(threads=3).workers == 3
+    assert Execution(device="cuda").workers == max(2, min(8, cores()))
+    assert Execution(device="cuda", loaders=0).workers == 0

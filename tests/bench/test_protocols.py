@@ -43,7 +43,10 @@ SAID: dict[tuple[str, str], tuple[str, float, float, int, int, int, dict[str, An
         *(SGD, 1e-2, 1e-4, 70, 120, 2),
         {"frames": 80, "length": 64, "crop": 224, "cut_flow": False, "by_subject": False},
     ),
-    ("lfm24", "twitter15"): (*(ADAM, 2e-6, 1e-4, 40, 50, 16), {"text": "sentence", "tokens": 128}),
+    ("lfm24", "twitter15"): (
+        *(ADAM, 2e-6, 1e-4, 40, 50, 16),
+        {"text": "sentence", "tokens": 128, "augment": False, "colours": "imagenet"},
+    ),
     ("vcmm26", "cremad"): (
         *(ADAM, 1e-2, 1e-4, 70, 200, 64),
         {"split": "ogm", "audio": "stft-20s", "frames": 1, "pick": "first"},
@@ -134,7 +137,11 @@ def test_an_unknown_pair_is_refused_with_what_there_is(protocol: str, data: str)
         ("kinetics_sounds", {"audio": "stft-10s"}, "vcmm26"),
         ("kinetics_sounds", {"audio": "fbank"}, "ogm22"),
         ("twitter15", {"text": "words", "tokens": 30}, "vcmm26"),
-        ("twitter17", {"text": "sentence", "tokens": 128}, "lfm24"),
+        (
+            "twitter17",
+            {"text": "sentence", "tokens": 128, "augment": False, "colours": "imagenet"},
+            "lfm24",
+        ),
         ("nvgesture", {}, "vcmm26"),
         ("watch", {}, None),
     ],

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Precision = Literal["float32", "bfloat16"]
+
+
+def cores() -> int:
+    """How many of the machine's cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +22,13 @@ class Execution:
 
     Args:
         device: where to train.
-        threads: of torch; they change the last digits of a sum.
+        threads: of torch; on a CPU they change the last digits of a sum.
         precision: of what encoders compute, by autocast; all that follows them is float32.
         channels_last: lay the weights of 2-d convolutions out so. Faster on a GPU.
         compiled: compile the encoders.
         loaders: threads that make batches ahead, where they are decoded or augmented; they change
-            nothing. None is one for each of torch's threads, and two at least.
+            nothing. None is as many as torch has, two at least, and for a GPU one for every core,
+            eight at most.
     """
 
     device: str = "cpu"
@@ -49,11 +58,22 @@ class Execution:
     @property
     def workers(self) -> int:
         """The number of loaders."""
-        return max(2, self.threads) if self.loaders is None else self.loaders
+        if self.loaders is not None:
+            return self.loaders
+        return max(2, min(8, cores()) if self.on_gpu else self.threads)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether encoders compute elsewhere than on the CPU."""
+        return self.device != "cpu"
 
     def identity(self) -> dict[str, Any]:
-        """What enters the hash of a run. The default arithmetic goes without saying."""
-        where: dict[str, Any] = {"threads": self.threads, "device": self.device}
+        """What enters the hash of a run. The default arithmetic goes without saying.
+
+        A GPU's sums do not depend on the CPU's threads, so a run goes on on a machine with others.
+        """
+        where: dict[str, Any] = {"threads": 1 if self.on_gpu else self.threads}
+        where["device"] = self.device
         return where | ({"numerics": self.numerics} if self.numerics else {})
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 | protocol | where it comes from |
 |---|---|
 | `ogm22`  | OGM-GE and those who took over its code: one frame, 3 s of sound, SGD at 1e-3 |
-| `lfm24`  | LFM, AUG, AMSS, BSS: 20 s of sound, SGD at 1e-2, means of logits |
+| `lfm24`  | LFM, AUG, AMSS, BSS: 20 s of sound, SGD at 1e-2 |
 | `vcmm26` | the paper of VCMM: Adam at 1e-2. What it leaves open is taken from `lfm24`; for the
   Twitters it is its released example |
 
@@ -63,7 +63,7 @@ def lfm24(data: str) -> Spec:
         "cremad": {**shared, "data": seen(20), "encoders": CREMAD, "epochs": 200},
         "kinetics_sounds": {**shared, "data": sounds(), "encoders": CREMAD, "epochs": 120},
         "nvgesture": {**shared, **gestures(), "epochs": 120, "batch_size": 2},
-        **{name: {**amss, "data": Choice(name, text="sentence", tokens=128)} for name in TWITTERS},
+        **{name: {**amss, "data": tweets(name)} for name in TWITTERS},
     }
     return Spec(**chosen("lfm24", settings, data))
 
@@ -93,6 +93,11 @@ def seen(seconds: int) -> Choice:
 def sounds() -> Choice:
     """Kinetics-Sounds with three frames."""
     return Choice("kinetics_sounds", split="ogm", audio="stft-10s", frames=3, pick="first")
+
+
+def tweets(name: str) -> Choice:
+    """A Twitter with whole sentences, and pictures as they are."""
+    return Choice(name, text="sentence", tokens=128, augment=False, colours="imagenet")
 
 
 def gestures() -> dict[str, Any]:

@@ -250,3 +250,24 @@ def test_what_stays_fresh_is_drawn_from_the_seed_and_the_name(tmp_path: Path) ->
 def test_a_part_that_is_not_there_fails_when_the_spec_is_made() -> None:
     with pytest.raises(ValueError, match="fresh names 'stem', which is no part"):
         Spec(encoder=Choice("i3d", fresh=("stem",)))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"", "it is empty"), (b"hello, I am text", "it is no file of torch")]
+)
+def test_what_is_no_state_dict_is_told_in_words(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=reason):
+        load_weights(nn.Linear(2, 2), path)
+
+
+def test_a_number_that_the_encoder_cannot_hold_is_refused(tmp_path: Path) -> None:
+    module = torch.nn.Linear(2, 2)
+    state = {name: value.double() for name, value in module.state_dict().items()}
+    state["weight"][0, 0] = 1e300
+    torch.save(state, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match="not finite"):
+        load_weights(module, tmp_path / "weights.pt")

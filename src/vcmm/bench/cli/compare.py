@@ -11,7 +11,7 @@ from .axes import Given
 from .errors import Mistake, mistakes
 from .executing import Compile, Device, Loaders, Precision, executed
 from .flags import CheckpointEvery, Json, Plain, Select, Workers
-from .protocol import Protocol
+from .protocol import Protocol, titled
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -95,7 +95,7 @@ def compare(
         outcome,
         root,
         root / "report",
-        title=f"Comparison on {data.name}",
+        title=titled(f"Comparison on {data.name}", protocol),
         selection=select,
         as_json=as_json,
         more={"data": describe(data), "budget": {**spent, "runs": len(specs)}},

@@ -44,7 +44,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
         if data is None:
             raise ValueError(f"--protocol {name} needs the data that it is for: --data cremad")
         spec = PROTOCOLS[name](data)
-    return [arguments[0], *flags(spec, arguments), *arguments[1:]]
+    return [arguments[0], "--protocol", name, *flags(spec, arguments), *arguments[1:]]
 
 
 def protocol_of(arguments: Sequence[str]) -> str | None:
@@ -62,6 +62,14 @@ def protocol_of(arguments: Sequence[str]) -> str | None:
 
         return PUBLISHED if value_of(arguments, "--data") in COLLECTIONS else None
     return named
+
+
+def titled(title: str, protocol: str | None) -> str:
+    """A title that says which protocol was followed, and from which it borrows."""
+    if protocol is None:
+        return title
+    borrowed = ", which takes from lfm24 what its paper leaves open" * (protocol == "vcmm26")
+    return f"{title}, by protocol {protocol}{borrowed}"
 
 
 def flags(spec: Spec, arguments: Sequence[str]) -> Iterator[str]:

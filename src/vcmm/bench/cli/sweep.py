@@ -11,7 +11,7 @@ from .axes import Given
 from .errors import Mistake, mistakes
 from .executing import Compile, Device, Loaders, Precision, executed
 from .flags import CheckpointEvery, Json, Plain, Runs, Select, Workers
-from .protocol import Protocol
+from .protocol import Protocol, titled
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -91,9 +91,8 @@ def sweep(
     with mistakes():
         asked = SUITES[suite](given.base, **given.options)
         driven(asked if search is None else searched(asked, search), trained)
-    finish(
-        outcome, runs, runs / "report", selection=select, title=f"Suite {suite}", as_json=as_json
-    )
+    title = titled(f"Suite {suite}", protocol)
+    finish(outcome, runs, runs / "report", selection=select, title=title, as_json=as_json)
 
 
 def demo(

@@ -68,7 +68,8 @@ def load_weights(
         for name in taken
         if described(found[name]) != described(own[name])
     ]
-    broken = [name for name in taken if not found[name].isfinite().all()]
+    # As they will lie here: a float64 file may hold what a float32 cannot.
+    broken = [n for n in taken if not found[n].to(own[n].dtype).isfinite().all()]
     faults = {
         "it lacks": missing,
         "it has what this encoder does not": unexpected,
@@ -85,6 +86,17 @@ def load_weights(
         tuple(sorted(own.keys() - set(taken))),
         tuple(sorted(surplus | (kept & found.keys()))),
     )
+
+
+def why(error: Exception) -> str:
+    """In a few words, why a file is no state dict."""
+    if isinstance(error, EOFError):
+        return "it is empty, or ends too early"
+    if isinstance(error, LookupError):
+        return "it is no file of torch"
+    if "weights_only" in str(error):
+        return "it holds objects besides tensors, which would have to be executed"
+    return str(error).strip().partition("\n")[0]
 
 
 def read(path: str | Path) -> dict[str, Tensor]:
@@ -106,7 +118,7 @@ def read(path: str | Path) -> dict[str, Tensor]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = why(error)
         raise ValueError(
             f"weights {str(path)!r} cannot be read as a state dict of tensors alone: {reason} "
             "(save it again with torch.save(model.state_dict(), path))"

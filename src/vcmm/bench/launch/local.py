@@ -24,7 +24,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from ..events import Event
-from ..execution import Execution
+from ..execution import Execution, cores
 from ..spec import Spec
 from .worker import STOP, SpecJson, work
 
@@ -189,13 +189,6 @@ def launch(
             yield from _listen(pending, crew)
     finally:
         crew.dismiss()
-
-
-def cores() -> int:
-    """How many of the machine's cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _hand_out(pending: deque[Task], crew: Crew) -> None:
