@@ -149,6 +149,16 @@ def test_names_with_and_without_the_end_of_a_clip() -> None:
     assert files.get("ddddddddddd_1") == ["3"]
 
 
+def test_a_name_with_a_number_that_is_none_is_listed(clips: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(clips, tmp_path / "root")
+    name = f"{VIDEO}_{'1' * 5000}"
+    with (root / "my_test.txt").open("a") as file:
+        file.write(f"{name},10,1\n")
+    of = found(root)
+    assert of.missing == {name: "it has no frames and no sound"}
+    assert len(of.items) == 24
+
+
 def test_a_file_that_two_ids_find_is_neither(clips: Path, tmp_path: Path) -> None:
     """Lists that write ids in two ways could train on what they judge."""
     root = shutil.copytree(clips, tmp_path / "root")

@@ -91,6 +91,10 @@ GOOD = makers.line("Video_data/class_01/subject3_r0", 1, 3, 11)
         ("label:1", "label:0", r"here: label '0'; the official lists count from 1 to 25"),
         ("label:1", "label:26", r"label '26'"),
         ("label:1", "label:one", r"label 'one'"),
+        ("label:1", f"label:{'1' * 5000}", r"label '1{40}'; the official"),
+        ("label:1", "label:١", r"label '١'"),
+        ("color:sk_color:3:11", f"color:sk_color:3:{'1' * 5000}", r"color:sk_color:3:1+ is no"),
+        ("class_01", f"class_{'1' * 5000}", r"path './Video_data/class_1+' is not like"),
         ("label:1", "", r"here lacks label:"),
         ("color:sk_color:3:11", "", r"here lacks color:"),
         ("color:sk_color:3:11", "color:sk_color:3", r"color:sk_color:3 is no window"),
@@ -181,6 +185,14 @@ def test_a_link_out_of_the_root_is_listed_and_not_followed(own: Path, tmp_path: 
     assert "leads out" in found.missing["class_01/subject1_r0"]
 
 
+def test_a_name_that_no_disk_takes_is_listed(own: Path) -> None:
+    path = own / makers.NAMES["test"]
+    path.write_text(path.read_text().replace("sk_color", "a" * 300, 1))
+    found = find(own)
+    assert list(found.missing) == ["class_01/subject5_r0"]
+    assert "File name too long" in found.missing["class_01/subject5_r0"]
+
+
 # What is stored
 
 
@@ -264,6 +276,10 @@ def test_motion_that_cannot_be_used(own: Path) -> None:
         with pytest.raises(Undecodable, match=why):
             decoded(own, item, flow="npy")
     np.save(path, np.array([object()] * 4), allow_pickle=True)
+    with pytest.raises(Undecodable, match=r"is no \.npy file"):
+        decoded(own, item, flow="npy")
+    with path.open("wb") as file:
+        np.savez(file, good)
     with pytest.raises(Undecodable, match=r"is no \.npy file"):
         decoded(own, item, flow="npy")
     np.save(path, good)

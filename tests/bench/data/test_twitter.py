@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from vcmm.bench.data import COLLECTIONS, DATA, load
-from vcmm.bench.data.twitter import TWITTER15, TWITTER17, read, written
+from vcmm.bench.data.twitter import TWITTER15, TWITTER17, Row, compared, read, rows_hash, written
 from vcmm.bench.media.collection import Item, Undecodable
 from vcmm.bench.media.prepare import load_store, prepare, settled
 from vcmm.bench.signature import parameters
@@ -214,6 +214,16 @@ def test_a_link_out_of_the_root_is_listed_and_not_followed(own: Path, tmp_path: 
     assert "leads out" in found.missing["train/1"]
 
 
+def test_a_name_that_no_disk_takes_is_listed(own: Path) -> None:
+    rows = makers.cells("dev", 6)
+    rows[0] = (*rows[0][:2], "a" * 300 + ".jpg", *rows[0][3:])
+    makers.write(own / "dev.tsv", rows)
+    found = find(own)
+    assert list(found.missing) == ["dev/1"]
+    assert "cannot be looked for: File name too long" in found.missing["dev/1"]
+    assert find(own, vocab="a" * 300).items == ()
+
+
 def test_pictures_of_two_lists_are_remarked(own: Path) -> None:
     rows = makers.cells("dev", 6)
     rows[0] = (*rows[0][:2], "train_0.jpg", *rows[0][3:])
@@ -229,6 +239,15 @@ def test_twitter_17_has_its_own_folder(tmp_path: Path) -> None:
     assert (TWITTER15.name, TWITTER17.name) == ("twitter15", "twitter17")
     assert "twitter2017_images/" in TWITTER17.layout
     assert "3562, 1176, 1234" in TWITTER17.layout
+
+
+def test_what_is_compared_with_the_published_lists() -> None:
+    rows = [Row("1", 0, "a.jpg", "text $T$", "me")]
+    assert compared("dev.tsv", rows, 2, "") == ["dev.tsv has 1 rows; the published list 2"]
+    assert compared("dev.tsv", rows, 1, rows_hash(rows)) == []
+    assert compared("dev.tsv", rows, 1, "") == [
+        "dev.tsv has as many rows as the published list; what they say is not compared"
+    ]
 
 
 # What is stored

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vcmm.bench.media.folders import astray, entries, natural, pictures, tree
+from vcmm.bench.media.folders import astray, entries, lacking, natural, pictures, tree
 
 
 def names(root: Path, folder: str = "") -> list[str]:
@@ -68,6 +68,15 @@ def test_a_name_that_is_no_text_is_told(tmp_path: Path) -> None:
     (one,) = entries(tmp_path)
     assert one.wrong == "'?.wav' has a name that is not UTF-8"
     one.path.encode()  # so that it can be listed
+
+
+def test_why_a_file_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").mkdir()
+    assert lacking(tmp_path, "a") == ""
+    assert lacking(tmp_path, "b") == "b is not there"
+    assert "leads out" in lacking(tmp_path, "../a")
+    assert "File name too long" in lacking(tmp_path, "c" * 300)
 
 
 def test_folders_that_go_too_deep_are_left(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from ..media.assembled import assembled
 from ..media.collection import Collection, Found, Item, Parameters, Undecodable
-from ..media.folders import astray
+from ..media.folders import astray, lacking
 from ..media.lists import first_of
 from ..media.paths import inside, lines
 from ..media.pictures import flow as flow_of
@@ -59,7 +59,7 @@ COUNTS = {"train": 1050, "test": 482}
 LINE = (
     "path:./Video_data/class_01/subject3_r0 depth:sk_depth:146:226 color:sk_color:146:226 label:1"
 )
-FOLDER = re.compile(r"(?:\./)?Video_data/(class_(\d+)/(subject\d+)_r\d+)")
+FOLDER = re.compile(r"(?:\./)?Video_data/(class_([0-9]{1,9})/(subject[0-9]{1,9})_r[0-9]{1,9})")
 LAYOUT = f"""\
 nvgesture/
   {FILES["train"][0]}    or {FILES["train"][1]}
@@ -113,20 +113,21 @@ def parsed(line: str, where: str) -> Line:
         raise ValueError(f"{where} lacks {', '.join(lacking)}:; a line is like {LINE!r}")
     place = FOLDER.fullmatch(fields["path"])
     if place is None:
-        raise ValueError(f"{where}: path {fields['path']!r} is not like that in {LINE!r}")
+        raise ValueError(f"{where}: path {fields['path'][:80]!r} is not like that in {LINE!r}")
     label = fields["label"]
-    if not label.isdecimal() or not 1 <= int(label) <= CLASSES:
+    if not re.fullmatch("[0-9]{1,9}", label) or not 1 <= int(label) <= CLASSES:
         raise ValueError(
-            f"{where}: label {label!r}; the official lists count from 1 to {CLASSES}, so get them "
-            "if these count from 0"
+            f"{where}: label {label[:40]!r}; the official lists count from 1 to {CLASSES}, so "
+            "get them if these count from 0"
         )
     files: dict[str, str] = {}
     windows: dict[str, tuple[int, int]] = {}
     for modality, sensor in SENSORS.items():
-        said = re.fullmatch(r"([^:]+):(\d+):(\d+)", fields[sensor])
+        said = re.fullmatch(r"([^:]+):([0-9]{1,9}):([0-9]{1,9})", fields[sensor])
         if said is None or int(said[2]) >= int(said[3]):
             raise ValueError(
-                f"{where}: {sensor}:{fields[sensor]} is no window; one is like sk_color:146:226"
+                f"{where}: {sensor}:{fields[sensor][:80]} is no window; one is like "
+                "sk_color:146:226"
             )
         files[modality] = f"Video_data/{place[1]}/{said[1]}.avi"
         windows[modality] = int(said[2]), int(said[3])
@@ -196,10 +197,8 @@ def item(root: Path, part: str, index: int, line: Line, parameters: Parameters) 
                 f"not {parameters['frames']}"
             )
     for file in line.files.values():
-        if wrong := astray(root, file):
+        if wrong := lacking(root, file):
             return wrong
-        if not (root / file).is_file():
-            return f"{file} is not there"
     if parameters["flow"] == "npy":
         places = (f"Video_data/{line.id}/flow.npy", f"Video_data/flow_data/{part}/{index}.npy")
         if wrong := astray(root, places[0]) or astray(root, places[1]):
@@ -248,8 +247,8 @@ def squeezed(frames: Frames, side: int) -> Frames:
 def stored_flow(path: Path, frames: int, side: int) -> npt.NDArray[np.float16]:
     """Motion [t, side, side, 2] from a file."""
     try:
-        found = cast("npt.NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+        found = cast("npt.NDArray[Any]", np.lib.format.open_memmap(path, mode="r"))
+    except (ValueError, EOFError, OverflowError) as error:
         raise Undecodable(f"{path.name} is no .npy file: {error}") from error
     if found.shape == (side, side, 2, frames):
         found = found.transpose(3, 0, 1, 2)

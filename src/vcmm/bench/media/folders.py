@@ -63,6 +63,19 @@ def astray(root: Path, path: str) -> str:
     return ""
 
 
+def lacking(root: Path, path: str) -> str:
+    """Why there is no file to be opened at a path below the root, or nothing.
+
+    A list may say anything: a name that is too long for the disk names no file either.
+    """
+    if wrong := astray(root, path):
+        return wrong
+    try:
+        return "" if (root / path).is_file() else f"{path} is not there"
+    except OSError as error:
+        return f"{path[:80]!r} cannot be looked for: {error.strerror}"
+
+
 def pictures(root: Path, folder: str) -> list[Entry]:
     """The pictures in a folder, in natural order: 2.jpg comes before 10.jpg."""
     return [one for one in entries(root, folder) if not one.folder and one.ending in PICTURES]

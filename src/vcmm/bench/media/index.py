@@ -10,7 +10,7 @@ from pathlib import Path
 from .folders import PICTURES, tree
 
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi")
-CLIP = re.compile(r"(.{11})_([0-9]+)(?:_[0-9]+)?")  # YouTube's id, and when the clip begins
+CLIP = re.compile(r"(.{11})_([0-9]{1,9})(?:_[0-9]{1,9})?")  # YouTube's id, and when the clip begins
 SECONDS = 10  # of a clip of Kinetics
 
 

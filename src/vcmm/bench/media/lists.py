@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .folders import lacking
 from .paths import inside, lines
 
 
@@ -38,7 +39,9 @@ def rows(path: Path) -> Iterator[Row]:
 def checked(name: str, where: str) -> str:
     """A clip's name out of a list, if it is a name and not a path."""
     if not name or name in {".", ".."} or set(name) & set("/\\\0:") or not name.isprintable():
-        raise ValueError(f"{where}: {name!r} is no name of a clip; a name is not empty and no path")
+        raise ValueError(
+            f"{where}: {name[:80]!r} is no name of a clip; a name is not empty and no path"
+        )
     return name
 
 
@@ -63,8 +66,10 @@ def apart(lists: Mapping[str, Iterable[str]]) -> None:
 
 
 def first_of(root: Path, places: Sequence[str]) -> str | None:
-    """The first of these files that is there."""
-    return next((place for place in places if inside(root, place).is_file()), None)
+    """The first of these files that is there; an error for one that is astray."""
+    return next(
+        (place for place in places if inside(root, place) and not lacking(root, place)), None
+    )
 
 
 def list_hash(labels: Mapping[str, str]) -> str:
