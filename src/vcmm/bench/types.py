@@ -90,6 +90,7 @@ class Form:
     axis: int | None  # of the channels in an array [n, ...]; None if they must be added
     mean: Floats  # per entry of a vector, per channel of a sequence or an image
     scale: Floats
+    words: int | None = None  # of tokens: all ids are below it; None if nobody counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vcmm.bench.build import build
 from vcmm.bench.data import COLLECTIONS, DATA, load
 from vcmm.bench.data.twitter import TWITTER15, TWITTER17, Row, compared, read, rows_hash, written
 from vcmm.bench.media.collection import Item, Undecodable
@@ -364,6 +365,10 @@ def test_prepared_and_loaded(prepared: Path) -> None:
         "image": ("image", (3, 32, 32)),
         "text": ("tokens", (12,)),
     }
+    assert data.forms["text"].words == 1 + max(
+        int(data.batch(split, np.arange(len(data.splits[split]))).inputs["text"].max())
+        for split in data.splits
+    )
     batch = data.batch("test", np.arange(6))
     assert batch.target.tolist() == [0, 1, 2, 0, 1, 2]
     words = [makers.VOCAB[one] for one in batch.inputs["text"][0]]
@@ -400,6 +405,18 @@ def test_the_manifest_knows_the_vocabulary_by_its_bytes(root: Path, prepared: Pa
     assert stamps["vocab.txt"] == hashlib.sha256((root / "vocab.txt").read_bytes()).hexdigest()
     assert str(root) not in (prepared / "manifest.json").read_text()
     assert prepare(TWITTER15, root, SMALL, workers=1) == prepared
+
+
+def test_too_few_words_are_refused_before_the_first_step(prepared: Path) -> None:
+    spec = Spec(
+        data=Choice("twitter15", **SMALL, size=32),
+        encoders={
+            "image": Choice("resnet18", width=4),
+            "text": Choice("bert", layers=1, width=16, heads=2, words=9),
+        },
+    )
+    with pytest.raises(ValueError, match=r"modality 'text': bert: words is 9, and the texts have"):
+        build(spec, loaded())
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ def test_features_equal_those_of_transformers(pooled: bool) -> None:
     assert features.shape == (2, 24)
     expected = found.pooler_output if pooled else found.last_hidden_state[:, 0]
     torch.testing.assert_close(features, expected)
+
+
+def test_a_larger_vocabulary_is_refused_when_it_is_built() -> None:
+    texts = replace(form("tokens", 5), words=51)
+    with pytest.raises(ValueError, match=r"words is 50, .* ids up to 50; .*text\.words 51 where"):
+        BERT(texts, **SMALL)
+    assert BERT(texts, **{**SMALL, "words": 51}).outputs == 24
 
 
 def test_padding_changes_nothing() -> None:

@@ -312,13 +312,16 @@ def loader(collection: Collection, about: str) -> Callable[..., Data]:
         picture = Picture(
             size=size, crop=crop, flip=flip, randaugment=randaugment, mean=mean, std=std
         )
+        store = load_store(collection, options)
         return assembled(
             collection.name,
-            load_store(collection, options),
+            store,
             lists={"train": "tombert/train", "valid": "tombert/dev", "test": "tombert/test"},
             views={
                 "image": picture if augment else Judged(picture),
-                "text": Tokens(length=tokens),
+                "text": Tokens(
+                    length=tokens, words=1 + max(int(one.max()) for one in store.arrays["text"])
+                ),
             },
             about=about,
         )

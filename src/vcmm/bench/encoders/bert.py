@@ -86,6 +86,12 @@ class BERT(Pretrained):
         require_heads("bert", width, heads)
         if not 0 <= dropout < 1:
             raise ValueError(f"bert: dropout is {dropout}; it must lie in 0 <= dropout < 1")
+        if form.words is not None and form.words > words:
+            raise ValueError(
+                f"bert: words is {words}, and the texts have ids up to {form.words - 1}; take the "
+                f"size of their vocabulary, {form.words} at least: words={form.words}, or "
+                f"--encoders.text.words {form.words} where the modality is text"
+            )
         if form.shape[0] > POSITIONS:
             raise ValueError(
                 f"bert: texts have {form.shape[0]} words; it takes {POSITIONS} at most"

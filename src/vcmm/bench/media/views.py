@@ -162,16 +162,19 @@ class Spectrogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Ids of words, [t] -> int64 [length]: cut, or filled up with 0."""
+    """Ids of words, [t] -> int64 [length]: cut, or filled up with 0. All are below `words`."""
 
     length: int
+    words: int | None = None
 
     def __post_init__(self) -> None:
         require_counts(self, length=self.length)
+        if self.words is not None:
+            require_counts(self, words=self.words)
 
     @property
     def form(self) -> Form:
-        return Form("tokens", (self.length,), None, np.zeros(1), np.ones(1))
+        return Form("tokens", (self.length,), None, np.zeros(1), np.ones(1), self.words)
 
     def __call__(self, sample: Array, chance: Chance | None) -> Array:
         made = np.zeros(self.length, np.int64)
