@@ -161,6 +161,7 @@ def test_what_lacks_is_listed(own: Path) -> None:
         "nvgesture_test_correct_cvpr2016_v2.lst": "the list is not there; see the layout",
     }
     assert len(found.items) == 15
+    assert any("cannot be loaded; put it below the root" in line for line in found.remarks)
 
 
 def test_a_window_of_another_length_is_left_out(root: Path) -> None:

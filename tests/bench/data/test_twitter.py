@@ -172,6 +172,7 @@ def test_what_lacks_is_listed(own: Path) -> None:
         "train/5": "twitter2015_images/train_4.jpg is not there",
     }
     assert len(found.items) == 17
+    assert any("dev.tsv is not there: what is prepared" in line for line in found.remarks)
 
 
 def test_without_a_vocabulary_nothing_can_be_used(own: Path) -> None:

@@ -145,8 +145,9 @@ def test_rows_of_a_split_in_any_order_hold_out_the_same() -> None:
 def test_a_wrong_list_names_those_that_are_there() -> None:
     of = store()
     of.lists = [("actor/train",)] * 60
-    with pytest.raises(ValueError, match=r"no sample is in list 'own/train'.*actor/train"):
+    with pytest.raises(ValueError, match=r"no sample is in list 'own/train'.*actor/train") as error:
         data(of)
+    assert "put it below the root and run: vcmm data prepare own --root DIR" in str(error.value)
     of.lists = [("own/train", "own/test")] * 60
     with pytest.raises(ValueError, match="'clip-000' is in list 'own/train' and in 'own/test'"):
         data(of)

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from ..media.assembled import assembled
 from ..media.collection import Collection, Found, Item, Parameters, Undecodable
 from ..media.folders import astray, lacking
-from ..media.lists import first_of
+from ..media.lists import first_of, without
 from ..media.paths import inside, lines
 from ..media.pictures import flow as flow_of
 from ..media.pictures import window
@@ -158,6 +158,7 @@ def find(root: Path, parameters: Parameters) -> Found:
         listed = first_of(root, files)
         if listed is None:
             missing[files[0]] = "the list is not there; see the layout"
+            remarks.append(without(files[0]))
             continue
         read_lines = read(inside(root, listed))
         subjects[part] = {line.subject for line in read_lines}

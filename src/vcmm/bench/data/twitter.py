@@ -40,7 +40,7 @@ import numpy as np
 from ..media.assembled import assembled
 from ..media.collection import Collection, Found, Item, Parameters
 from ..media.folders import lacking
-from ..media.lists import checked, first_of
+from ..media.lists import checked, first_of, without
 from ..media.paths import inside, lines
 from ..media.pictures import picture
 from ..media.source import View
@@ -160,6 +160,7 @@ def find(
         listed = first_of(root, places)
         if listed is None:
             missing[files[0]] = "the list is not there; see the layout"
+            remarks.append(without(files[0]))
             continue
         rows = read(inside(root, listed))
         remarks += compared(listed, rows, *published[part])

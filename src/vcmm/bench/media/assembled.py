@@ -88,7 +88,9 @@ def listed(name: str, store: Store, lists: Mapping[SplitName, str]) -> dict[Spli
             has = sorted({one for of in store.lists for one in of})
             raise ValueError(
                 f"{name}: no sample is in list {wanted!r}, which would be {split}; "
-                f"the prepared samples are in {', '.join(has) or 'none'}"
+                f"the prepared samples are in {', '.join(has) or 'none'}. If the list was not there "
+                f"when they were prepared, put it below the root and run: vcmm data prepare {name} "
+                "--root DIR"
             )
         for row in here:
             if row in taken:

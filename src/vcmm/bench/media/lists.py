@@ -72,6 +72,14 @@ def first_of(root: Path, places: Sequence[str]) -> str | None:
     )
 
 
+def without(file: str) -> str:
+    """A remark on a list that lacks, and what that means."""
+    return (
+        f"the list {file} is not there: what is prepared without it cannot be loaded; put it below "
+        "the root and prepare again"
+    )
+
+
 def list_hash(labels: Mapping[str, str]) -> str:
     """sha256 of a list, given the label of every id."""
     text = "".join(f"{one},{labels[one]}\n" for one in sorted(labels))
