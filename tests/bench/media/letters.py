@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -72,6 +73,10 @@ def act(text: str) -> None:
         time.sleep(3600 if word == "tell" else 1)
     if word == "raise":
         raise KeyError(rest)
+    if word == "busy":  # the machine, and not the file
+        raise OSError(errno.EMFILE, "Too many open files")
+    if word == "lacks":
+        raise ModuleNotFoundError(f"No module named {rest!r}")
 
 
 COLLECTION = Collection(

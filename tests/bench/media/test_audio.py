@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 
 import librosa
 import numpy as np
@@ -303,3 +304,16 @@ def test_silence_has_kaldis_floor():
     made = fbank(np.zeros(RATE, np.float32), RATE)
     np.testing.assert_allclose(made[:98], np.log(np.finfo(np.float32).eps))
     assert not made[98:].any()
+
+
+def test_a_library_that_lacks_is_no_broken_file(tmp_path, monkeypatch):
+    class Lacks:
+        def find_spec(self, name, path=None, target=None):
+            if name == "soundfile":
+                raise OSError("sndfile library not found")
+
+    path = wav(tmp_path / "a.wav", tone(0.5, RATE))
+    monkeypatch.delitem(sys.modules, "soundfile")
+    monkeypatch.setattr(sys, "meta_path", [Lacks(), *sys.meta_path])
+    with pytest.raises(ImportError, match="sndfile library not found"):
+        waveform(path, RATE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -20,7 +21,8 @@ import pytest
 from vcmm.bench.folder import locked
 from vcmm.bench.media import crew
 from vcmm.bench.media.check import inspect
-from vcmm.bench.media.collection import Collection, Found, Item
+from vcmm.bench.media.codec import decoding
+from vcmm.bench.media.collection import Collection, Found, Item, Undecodable
 from vcmm.bench.media.crew import Job, attempt
 from vcmm.bench.media.prepare import Progress, folder_of, load_store, prepare
 from vcmm.bench.media.splits import counted, split_hash
@@ -166,7 +168,99 @@ def test_a_reason_is_a_line_that_does_not_tell_the_root(tmp_path: Path) -> None:
     assert (len(str(entry.error)), arrays) == (500, {})
 
 
+def test_only_where_a_path_begins_is_the_root_left_out(tmp_path: Path) -> None:
+    def decode(root: Path, item: Item, parameters: Any) -> Any:
+        raise Undecodable(f"x{root}/a '{root}/b' {root}/c{root}/d")
+
+    job = Job(replace(COLLECTION, decode=decode), tmp_path, {}, None)
+    entry, _ = attempt(job, Item("one", "a", (), {}))
+    assert entry.error == f"x{tmp_path}/a 'b' c{tmp_path}/d"
+
+
+def failing(root: Path, error: Exception, *, wrapped: bool = False) -> Any:
+    """What comes of a letter whose decoder raises this; its parts would be kept."""
+
+    def decode(root: Path, item: Item, parameters: Any) -> Any:
+        if not wrapped:
+            raise error
+        with decoding(root / item.files["text"][0]):
+            raise error
+
+    collection = replace(COLLECTION, decode=decode)
+    (item,) = collection.find(root, {}).items
+    entry, _ = attempt(Job(collection, root, {}, root), item)
+    return entry, item
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(
+    ("error", "remembered"),
+    [
+        (Undecodable("it is empty"), True),
+        (UnicodeDecodeError("utf-8", b"?", 0, 1, "odd"), True),
+        (RuntimeError("the codec is sorry"), True),
+        (OSError("cannot identify image file"), True),  # Pillow's, which has no number
+        (OSError(errno.EMFILE, "Too many open files"), False),
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+        (OSError(errno.EIO, "Input/output error"), False),
+        (MemoryError("Unable to allocate 1 GiB"), False),
+        (AttributeError("a mistake of a decoder"), False),
+    ],
+)
+def test_what_the_machine_did_is_not_held_against_a_file(
+    tmp_path: Path, error: Exception, remembered: bool, wrapped: bool
+) -> None:
+    root = letters.write(tmp_path / "root", 1)
+    entry, item = failing(root, error, wrapped=wrapped)
+    assert entry.error
+    assert entry.fits(root, item) == remembered
+
+
+def test_a_library_that_lacks_ends_it_all(tmp_path: Path) -> None:
+    root = letters.write(tmp_path / "root", 1)
+    lacks = ModuleNotFoundError("No module named 'av'")
+    broken = RuntimeError("failed to import")
+    broken.__cause__ = lacks
+    for error in (lacks, broken):
+        for wrapped in (False, True):
+            with pytest.raises(ImportError, match=r'pip install "vcmm\[media\]"'):
+                failing(root, error, wrapped=wrapped)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    root = letters.write(tmp_path / "root", 1)
+    (item,) = COLLECTION.find(root, {}).items
+    job = Job(COLLECTION, root, {"scale": 1.0}, tmp_path)
+    entry, _ = attempt(job, item)
+    assert entry.error is None
+    (root / "text" / "a_000.txt").unlink()
+    os.mkfifo(root / "text" / "a_000.txt")
+    assert not entry.fits(root, item)
+    assert attempt(job, item)[0].error == "text/a_000.txt: it is not a file"
+
+
 # With processes
+
+
+@pytest.mark.slow
+def test_what_the_machine_did_is_tried_again(tmp_path: Path) -> None:
+    root, cache = tmp_path / "root", tmp_path / "cache"
+    letters.write(root, 6, a_003="busy", b_004="")
+    prepare(COLLECTION, root, {}, cache=cache, workers=1)
+    failed = load_store(COLLECTION, {}, cache=cache).manifest["failed"]
+    assert failed["a_003"] == "OSError: [Errno 24] Too many open files"
+    assert list(failed) == ["a_003", "b_004"]
+    prepare(COLLECTION, root, {}, cache=cache, workers=1, watch=(watch := Watch()))
+    assert watch.decoded == ["a_003"]
+
+
+@pytest.mark.slow
+def test_nothing_is_stored_where_a_library_lacks(tmp_path: Path) -> None:
+    root, cache = letters.write(tmp_path / "root", 4, a_003="lacks av"), tmp_path / "cache"
+    for call in (prepare, inspect):
+        with pytest.raises(ImportError, match=r"No module named 'av'; get it with: pip install"):
+            call(COLLECTION, root, {}, cache=cache, workers=1)
+    assert not folder_of(COLLECTION, {}, cache=cache).exists()
 
 
 @pytest.mark.slow
@@ -209,6 +303,8 @@ def test_what_cannot_be_decoded_is_listed_and_the_rest_is_there(tmp_path: Path) 
     assert sum(one["samples"] for one in store.manifest["lists"].values()) == len(store)
     sources = {one["asked"]["id"]: one for one in store.sources()}
     assert sources.keys() == set(watch.decoded)
+    again = [name for name, one in sources.items() if one["stamps"] is None]
+    assert again == ["b_007"]  # who was killed may have been killed for something else
     names = [stamp[0] for stamp in sources["a_000"]["stamps"]]
     assert names == ["number/a_000.npy", "text/a_000.txt"]
     assert str(tmp_path) not in "".join(p.read_text() for p in path.glob("*.json*")).replace(

@@ -18,8 +18,8 @@ class Mistake(typer.TyperException):
 
 @contextmanager
 def mistakes() -> Generator[None]:
-    """Errors in here are about what the user wrote: a spec, a path, a file, a query."""
+    """Errors in here are about what the user wrote, a path or a query, or did not install."""
     try:
         yield
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         raise Mistake(str(error)) from error

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .codec import UNKNOWN, complete, decodable, decoded, decoding, opened, within
+from .codec import UNKNOWN, complete, decodable, decoded, decoding, installed, opened, within
 from .collection import Undecodable
 
 Wave = npt.NDArray[np.float32]
@@ -117,7 +117,8 @@ def mel(hertz: npt.ArrayLike) -> Floats:
 
 
 def _sound_file(path: Path, limit: float) -> tuple[Wave, int]:
-    import soundfile  # pyright: ignore[reportMissingTypeStubs]
+    with installed():
+        import soundfile  # pyright: ignore[reportMissingTypeStubs]
 
     if path.suffix.lower() == ".wav":
         _whole_wav(path)

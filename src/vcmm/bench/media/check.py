@@ -78,7 +78,7 @@ def inspect(
         known = known_entries(found.items, root, held, tell)
         unreadable = {one.id: one.error for one in known.values() if one.error is not None}
         left = [item for item in found.items if item.id not in known]
-        done, job = len(known), Job(collection, root, given, None)
+        done, job = len(known), Job(collection, root.absolute(), given, None)
         tell(Progress("decoding", done, len(found.items), len(unreadable)))
         for outcome in decoded(job, left, workers=workers or cores()):
             done += 1

@@ -7,6 +7,7 @@ read from this one file; a playlist in disguise opens no other.
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
 from collections.abc import Generator, Iterator
@@ -67,6 +68,32 @@ def decoding(path: Path) -> Generator[None]:
         said = str((isinstance(problem, OSError) and problem.strerror) or problem)
         said = said.replace(str(path), named(path)) or type(problem).__name__
         raise Undecodable(f"{named(path)} does not decode: {said}") from problem
+
+
+@contextmanager
+def installed() -> Generator[None]:
+    """Make whatever an import raises an ImportError: a library that lacks is an OSError to some."""
+    try:
+        yield
+    except OSError as problem:
+        raise ImportError(str(problem)) from problem
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what it was raised from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def lasting(error: BaseException) -> bool:
+    """Whether it is of what a file holds, and not of the machine and the moment."""
+    for cause in causes(error):
+        system = isinstance(cause, OSError) and cause.errno in errno.errorcode
+        if system or isinstance(cause, ImportError | MemoryError):
+            return False
+    return isinstance(error, FAILURES)
 
 
 def _look(path: Path) -> None:

@@ -1,15 +1,17 @@
 """Decode many items in several processes, any of which may die.
 
 Each process decodes what it is given and keeps it in parts, see `parts`. A file that cannot be
-decoded is an outcome like any other. A process that dies, because a codec crashed or because it was
-killed, is replaced; the item that it was at is tried again alone, and has failed if that ends the
-same way. A process whose parent is gone leaves by itself.
+decoded is an outcome like any other; if the machine is to blame and not the file, the outcome is
+not used again. A library that lacks ends it all. A process that dies, because a codec crashed or
+because it was killed, is replaced; the item that it was at is tried again alone, and has failed if
+that ends the same way. A process whose parent is gone leaves by itself.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
@@ -27,6 +29,7 @@ import numpy as np
 
 from ..launch.local import interrupts_held
 from ..types import Array
+from .codec import causes, lasting
 from .collection import Collection, Item, Parameters, Undecodable
 from .parts import Entry, Part, asked, stamped
 
@@ -91,7 +94,7 @@ class Worker:
 
 
 def decoded(job: Job, items: Sequence[Item], *, workers: int) -> Generator[Outcome]:
-    """Decode all items, in any order. OSError if the disk is full."""
+    """Decode all items, in any order. OSError if the disk is full, ImportError for a library."""
     count = max(1, min(CHUNK, len(items) // workers))
     pending = deque(items[at : at + count] for at in range(0, len(items), count))
     crew: list[Worker] = []
@@ -154,7 +157,7 @@ def _heard(crew: list[Worker]) -> list[Worker]:
 
 
 def _told(worker: Worker, message: tuple[str, Any]) -> Generator[Outcome]:
-    """What a process says: which item it begins with, what it has kept, that the disk is full."""
+    """What a process says: which item it begins with, what it has kept, what ends it all."""
     kind, value = message
     if kind == "begins":
         worker.at, worker.since = value, time.monotonic()
@@ -163,6 +166,8 @@ def _told(worker: Worker, message: tuple[str, Any]) -> Generator[Outcome]:
             yield Outcome(worker.items.pop(name), error)
         if not worker.items:
             worker.at = None
+    elif kind == "lacks":
+        raise ImportError(value)
     else:
         raise OSError(*value)
 
@@ -195,13 +200,14 @@ def _buried(
         pending.append([blamed])
         return
     error = f"decoding it ends the process with {how}"
+    again = False
     if worker.late:
         error = f"decoding it takes more than {PATIENCE:.0f} s"
     elif code == -signal.SIGKILL:
-        error += "; memory may have run out"
+        error, again = f"{error}; memory may have run out", True
     if job.parts is not None:
         part = Part(job.parts / f"{uuid4().hex}.part")
-        part.add(Entry(asked(blamed), stamped(job.root, blamed), error), {})
+        part.add(Entry(asked(blamed), None if again else stamped(job.root, blamed), error), {})
         part.keep()
     yield Outcome(blamed, error)
 
@@ -250,6 +256,10 @@ def _decode(link: Connection, job: Job, items: Sequence[Item]) -> None:
                 part, outcomes, since = None, [], time.monotonic()
     except (BrokenPipeError, ConnectionResetError):
         raise
+    except ImportError as error:
+        if part is not None:
+            part.drop()
+        link.send(("lacks", str(error)))
     except OSError as error:
         if part is not None:
             part.drop()
@@ -257,20 +267,32 @@ def _decode(link: Connection, job: Job, items: Sequence[Item]) -> None:
 
 
 def attempt(job: Job, item: Item) -> tuple[Entry, Mapping[str, Array]]:
-    """What comes of an item: arrays, or why there are none."""
+    """What comes of an item: arrays, or why there are none. ImportError if a library lacks."""
     stamps = None if job.parts is None else stamped(job.root, item)
     try:
+        _openable(job.root, item)
         arrays = job.collection.decode(job.root, item, job.parameters)
         if not arrays:
             raise Undecodable("decoding it gives nothing")
         for modality, array in arrays.items():
             _look(modality, array)
-    except Undecodable as error:
-        return Entry(asked(item), stamps, _line(str(error), job.root)), {}
-    except Exception as error:  # noqa: BLE001  a codec raises what it likes, and others go on
-        text = f"{type(error).__name__}: {error}"
-        return Entry(asked(item), stamps, _line(text, job.root)), {}
+    except Exception as error:  # a codec raises what it likes, and others go on
+        if any(isinstance(cause, ImportError) for cause in causes(error)):
+            raise ImportError(
+                f"a library that decodes is not there, or is broken: {error}; "
+                'get it with: pip install "vcmm[media]"'
+            ) from error
+        named = "" if isinstance(error, Undecodable) else f"{type(error).__name__}: "
+        reason = _line(f"{named}{error}", job.root)
+        return Entry(asked(item), stamps if lasting(error) else None, reason), {}
     return Entry(asked(item), stamps), arrays
+
+
+def _openable(root: Path, item: Item) -> None:
+    """An error for what is no file: a pipe would be waited for."""
+    for path in sorted({path for paths in item.files.values() for path in paths}):
+        if (root / path).exists() and not (root / path).is_file():
+            raise Undecodable(f"{path}: it is not a file")
 
 
 def _look(modality: str, array: Array) -> None:
@@ -283,4 +305,5 @@ def _look(modality: str, array: Array) -> None:
 
 def _line(text: str, root: Path) -> str:
     """A reason as one line that says nothing of where the root is."""
-    return " ".join(text.replace(f"{root}{os.sep}", "").split())[:500]
+    start = re.escape(f"{str(root).rstrip(os.sep)}{os.sep}")
+    return " ".join(re.sub(rf"(?<![^\s'\"(\[<=:,]){start}", "", text).split())[:500]

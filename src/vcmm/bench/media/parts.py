@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +45,7 @@ class Entry:
     """A sample that was decoded, or why it could not be."""
 
     asked: Mapping[str, Any]  # what decides the result, with the bytes of the files
-    stamps: tuple[Stamp, ...] | None  # of its files; None if one could not be read
+    stamps: tuple[Stamp, ...] | None  # of its files; None if it is not to be used again
     error: str | None = None
     arrays: Mapping[str, Read] = field(default_factory=dict[str, Read])
 
@@ -89,6 +90,8 @@ def stamped(root: Path, item: Item) -> tuple[Stamp, ...] | None:
 def stamp(root: Path, path: str) -> Stamp:
     """What a file is now."""
     found = (root / path).stat()  # before it is read: a later change is another time
+    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+        raise ValueError(f"{path} is not a file")
     return Stamp(path, found.st_size, found.st_mtime_ns, sha256(root / path))
 
 
@@ -96,7 +99,7 @@ def unchanged(root: Path, stamp: Stamp) -> bool:
     """Whether a file has the same bytes. It is read only if its time has changed."""
     try:
         found = (root / stamp.path).stat()
-        if found.st_size != stamp.bytes:
+        if found.st_size != stamp.bytes or not stat.S_ISREG(found.st_mode):
             return False
         return found.st_mtime_ns == stamp.mtime_ns or sha256(root / stamp.path) == stamp.sha256
     except OSError:
@@ -143,10 +146,11 @@ class Part:
         self._draft.unlink(missing_ok=True)
 
 
-def entries(folder: Path) -> Iterator[Entry]:
-    """All that the parts of a folder hold."""
+def entries(folder: Path, *, besides: Collection[Path] = ()) -> Iterator[Entry]:
+    """All that the parts of a folder hold, besides some of them."""
     for path in sorted(folder.glob("*.part")):
-        yield from read(path)
+        if path not in besides:
+            yield from read(path)
 
 
 def read(path: Path) -> Sequence[Entry]:

@@ -92,7 +92,7 @@ def prepare(
             draft.unlink()
         held = () if force else chain(stored_entries(final), entries(parts))
         known = known_entries(found.items, root, held, tell)
-        job = Job(collection, root, given, parts)
+        job = Job(collection, root.absolute(), given, parts)
         _decode(job, [item for item in found.items if item.id not in known], workers, known, tell)
         contents = _contents(collection, given, found, known)
         if force or not _is(final, contents):
@@ -227,6 +227,7 @@ def _decode(
 ) -> None:
     """Decode these, and add what comes of them to what is known."""
     assert job.parts is not None
+    before = set(job.parts.glob("*.part"))  # what they hold of these items does not fit
     done, total = len(known), len(known) + len(items)
     failed = sum(one.error is not None for one in known.values())
     watch(Progress("decoding", done, total, failed))
@@ -234,9 +235,7 @@ def _decode(
         for outcome in decoded(job, items, workers=workers or cores()):
             done, failed = done + 1, failed + (outcome.error is not None)
             watch(Progress("decoding", done, total, failed, outcome.item.id, outcome.error))
-    wanted = {item.id for item in items}
-    if wanted:
-        known |= {one.id: one for one in entries(job.parts) if one.id in wanted}
+    known |= {one.id: one for one in entries(job.parts, besides=before)}
 
 
 def _contents(
