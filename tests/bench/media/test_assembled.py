@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class Stored:
     groups: list[str | None]
     labels: tuple[str, ...] = ("no", "yes")
     digest: str = "d"
+    path: Path = Path("here")
     manifest: dict[str, Any] = field(default_factory=lambda: {"failed": {}, "missing": {}})
 
     @property
@@ -91,6 +93,13 @@ def test_what_lacks_and_what_failed_is_told() -> None:
     of = store()
     of.manifest = {"failed": {"a": "why"}, "missing": {"b": "no", "c": "no"}}
     assert data(of).about.endswith(" test; 1 did not decode; 2 lack.")
+
+
+def test_a_manifest_that_lost_what_failed_says_what_mends_it() -> None:
+    of = store()
+    of.manifest = {"name": "own", "missing": {}}
+    with pytest.raises(ValueError, match=r"no 'failed'.* remove here .*vcmm data prepare own"):
+        data(of)
 
 
 def test_who_is_held_out_depends_on_ids_and_seed_alone() -> None:

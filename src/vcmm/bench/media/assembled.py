@@ -4,9 +4,12 @@ The splits are lists that samples carry since they were found, "ogm/train" say. 
 benchmarks have no valid; then a share of train is held out, class by class, or whole groups where
 the split keeps groups apart. Which samples go is decided by a hash of their ids and the seed: it
 does not depend on the order of a list or a folder, and a file that lacks moves hardly any other.
+Of a store that is loaded, the sizes of its files are compared with its manifest. Their sums are
+compared by `vcmm data check` and `prepare`, because to read a whole store can take minutes.
 
 The hash of the data covers the digest of the store, the ids of every split and the fields of the
-views, so that equal hashes mean equal batches.
+views, so that equal hashes mean equal batches. The digest is that of the manifest: whoever loads
+compares the sizes of the files, and `vcmm data check` and `prepare` what is in them.
 """
 
 from __future__ import annotations
@@ -88,9 +91,9 @@ def listed(name: str, store: Store, lists: Mapping[SplitName, str]) -> dict[Spli
             has = sorted({one for of in store.lists for one in of})
             raise ValueError(
                 f"{name}: no sample is in list {wanted!r}, which would be {split}; "
-                f"the prepared samples are in {', '.join(has) or 'none'}. If the list was not there "
-                f"when they were prepared, put it below the root and run: vcmm data prepare {name} "
-                "--root DIR"
+                f"the prepared samples are in {', '.join(has) or 'none'}. If the list was not "
+                "there when they were prepared, put it below the root and run: vcmm data prepare "
+                f"{name} --root DIR"
             )
         for row in here:
             if row in taken:
@@ -183,6 +186,11 @@ def content_hash(store: Store, rows: Mapping[SplitName, Ints], views: Mapping[st
 def counted(store: Store, rows: Mapping[SplitName, Ints]) -> str:
     """How many samples each split has, and how many could not be used."""
     parts = ", ".join(f"{len(rows[split])} {split}" for split in SPLITS if split in rows)
+    if lacks := [key for key in ("failed", "missing") if key not in store.manifest]:
+        raise ValueError(
+            f"{store.path / 'manifest.json'} is broken (it has no {lacks[0]!r}); remove "
+            f"{store.path} and run: vcmm data prepare {store.manifest['name']} --root DIR"
+        )
     failed, missing = len(store.manifest["failed"]), len(store.manifest["missing"])
     lost = [f"{failed} did not decode"] if failed else []
     lost += [f"{missing} lack" + ("s" if missing == 1 else "")] if missing else []
