@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from vcmm.bench import data
+from vcmm.bench.cli.data import told
 from vcmm.bench.cli.decoding import Lines
-from vcmm.bench.cli.inventory import amount
+from vcmm.bench.cli.errors import Mistake, mistakes
+from vcmm.bench.cli.inventory import amount, show_lists, show_reasons, show_remarks
 from vcmm.bench.cli.media import named
+from vcmm.bench.cli.tables import printable
 from vcmm.bench.media.prepare import Progress, folder_of
 
 from .media import letters
@@ -223,6 +226,57 @@ def test_lines_are_said_at_every_stage_and_for_every_failure(
         "x: decoding, 3 of 3 samples, 1 failed",
         "x: writing 2.0 MB",
     ]
+
+
+HOSTILE = "a\x1b]0;title\x07\x1b[2J\r\n\x9b31m\u202eb"
+SHOWN = r"a\x1b]0;title\x07\x1b[2J\r\n\x9b31m\u202eb"
+
+
+def test_what_strangers_wrote_does_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counts = {"classes": {HOSTILE: 1}, "samples": 1, "hash": "0"}
+    show_lists({HOSTILE: counts}, (HOSTILE,), "0")
+    show_lists({HOSTILE: {**counts, "classes": {HOSTILE: 1, **MANY}}}, (HOSTILE, *MANY), "0")
+    show_reasons("left out", {HOSTILE: HOSTILE})
+    show_remarks([HOSTILE])
+    Lines("x", err=False)(Progress("decoding", 1, 1, 1, HOSTILE, HOSTILE))
+    split = {"groups": None, "samples": 1, "classes": {HOSTILE: 1}}
+    found = {
+        "name": "x",
+        "about": "",
+        "hash": "",
+        "modalities": {"a": FORM},
+        "splits": {"s": split},
+    }
+    with pytest.raises(Mistake) as error, mistakes():
+        raise ValueError(f"{HOSTILE}: two\nlines")
+    said = "\n".join([capsys.readouterr().out, *told(found), str(error.value)])
+    assert said.count(SHOWN) == 11
+    assert r"\x9b31m\u202eb: two" in said
+    assert all(one.isprintable() or one == "\n" for one in said)
+    assert printable("größe 音\u3000é") == "größe 音\u3000é"
+    assert printable("\udcff\n") == r"\udcff\n"
+
+
+MANY = {f"class {number}": number for number in range(31)}
+FORM = {"kind": "vector", "shape": [1], "dtype": "float32"}
+
+
+def test_every_class_of_many_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    lists = {
+        name: {
+            "classes": {label: k + count for label, k in MANY.items()},
+            "samples": 9,
+            "hash": "0",
+        }
+        for name, count in (("own/train", 100), ("own/test", 0))
+    }
+    show_lists(lists, tuple(MANY), "0")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["class", "own/test", "own/train"] in lines
+    for label, k in MANY.items():
+        assert [*label.split(), str(k), str(100 + k)] in lines
 
 
 def test_amounts_of_bytes() -> None:

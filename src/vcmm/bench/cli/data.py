@@ -14,6 +14,7 @@ from .errors import Mistake, mistakes
 from .flags import Json, Plain
 from .listing import described
 from .media import Options, Quick, Root, Workers, inspected, prepare, with_options
+from .tables import printable
 
 Name = Annotated[str, typer.Argument(help="A name of `vcmm data list`, or a path.", metavar="NAME")]
 Kinds = Annotated[
@@ -136,7 +137,9 @@ def told(found: dict[str, Any]) -> list[str]:
     lines.append("")
     for name, split in found["splits"].items():
         groups = "" if split["groups"] is None else f" of {split['groups']} groups"
-        counts = ", ".join(f"{label} {count}" for label, count in split["classes"].items())
+        counts = ", ".join(
+            f"{printable(label)} {count}" for label, count in split["classes"].items()
+        )
         lines.append(f"{name:<5}  {split['samples']} samples{groups}: {counts}")
     return lines
 

@@ -11,7 +11,7 @@ import typer
 
 from .board import clock
 from .inventory import amount
-from .tables import console
+from .tables import console, printable
 from .training import INTERRUPTED, a_person_watches
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Lines:
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.error is not None:
-            self.say(f"{progress.id}: {progress.error}", now)
+            self.say(printable(f"{progress.id}: {progress.error}"), now)
         over = progress.done == progress.total
         if self.pace is None or self.pace.stage != progress.stage:
             self.pace = Pace(progress, now)
@@ -89,7 +89,8 @@ class Bar:
         if self.pace is None or self.pace.stage != progress.stage:
             self.pace = Pace(progress, time.monotonic())
         if progress.error is not None:
-            line = Text.assemble((" ✗ ", "red"), progress.id, (f"  {progress.error}", "red"))
+            name, why = printable(progress.id), printable(progress.error)
+            line = Text.assemble((" ✗ ", "red"), name, (f"  {why}", "red"))
             self.console.print(line)
         self.last = progress
 

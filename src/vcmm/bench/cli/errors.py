@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import typer
 
+from .tables import printable
+
 USAGE = 2
 
 
@@ -22,4 +24,4 @@ def mistakes() -> Generator[None]:
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
-        raise Mistake(str(error)) from error
+        raise Mistake(printable(str(error), lines=True)) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..signature import Value, written
-from .tables import console
+from .tables import console, printable
 
 if TYPE_CHECKING:
     from ..media.check import Inspection
@@ -66,30 +66,44 @@ def trained(store: Store, options: Mapping[str, Value]) -> list[str]:
 
 
 def show_lists(lists: Mapping[str, Json], labels: Sequence[str], split_hash: str) -> None:
-    """Samples of every list and class; of many classes the smallest and the largest."""
+    """Samples of every list and class; many classes have a table of their own."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("list", no_wrap=True)
     table.add_column("samples", justify="right")
-    few = len(labels) <= ROOM
-    for label in labels if few else ("fewest", "most"):
-        table.add_column(Text(label), justify="right" if few else "left")
+    across = labels if len(labels) <= ROOM else ()
+    for label in across:
+        table.add_column(Text(printable(label)), justify="right")
     table.add_column("hash", no_wrap=True)
     for name, one in sorted(lists.items()):
-        counts: dict[str, int] = one["classes"]
-        if few:
-            cells = [str(counts[label]) for label in labels]
-        else:
-            ends = min(counts, key=lambda label: counts[label]), max(counts, key=counts.__getitem__)
-            cells = [f"{counts[label]} {label}" for label in ends]
+        cells = [str(one["classes"][label]) for label in across]
         cells = [name, str(one["samples"]), *cells, one["hash"]]
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     screen = console()
     screen.print()
     screen.print(table)
+    if not across:
+        show_classes(lists, labels)
     say(f"\nSplit  {split_hash}, the same for whoever has the same samples in the same lists")
+
+
+def show_classes(lists: Mapping[str, Json], labels: Sequence[str]) -> None:
+    """Samples of every class, a line each, in every list."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("class")
+    for name in sorted(lists):
+        table.add_column(Text(printable(name)), justify="right")
+    for label in labels:
+        counts = [str(of["classes"][label]) for _, of in sorted(lists.items())]
+        table.add_row(Text(printable(label)), *counts)
+    screen = console()
+    screen.print()
+    screen.print(table)
 
 
 def show_reasons(what: str, reasons: Mapping[str, str]) -> None:
@@ -104,7 +118,7 @@ def show_reasons(what: str, reasons: Mapping[str, str]) -> None:
     table.add_column(no_wrap=True)
     table.add_column()
     for name, why in list(reasons.items())[:SHOWN]:
-        table.add_row(Text(f" {name}", style="red"), Text(why))
+        table.add_row(Text(f" {printable(name)}", style="red"), Text(printable(why)))
     console().print(table)
     if len(reasons) > SHOWN:
         say(f" and {len(reasons) - SHOWN} more; --json has all")
@@ -120,7 +134,7 @@ def show_remarks(remarks: Sequence[str]) -> None:
     head("\nRemarks")
     lines = Table.grid(padding=(0, 1))
     for remark in remarks:
-        lines.add_row(" •", Text(remark))
+        lines.add_row(" •", Text(printable(remark)))
     console().print(lines)
 
 

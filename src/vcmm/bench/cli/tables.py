@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +21,20 @@ def console(*, err: bool = False) -> Console:
     if not screen.is_terminal:
         screen = Console(stderr=err, highlight=False, width=_WIDE)
     return screen
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Words of a stranger's list or disk, with what would steer the terminal written out.
+
+    With `lines` they may have several.
+    """
+    kept = "\n" if lines else ""
+    return "".join(
+        one
+        if one.isprintable() or category(one) == "Zs" or one in kept  # Zs: the blanks of scripts
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def show_results(rows: Sequence[Mapping[str, Any]], screen: Console) -> None:
