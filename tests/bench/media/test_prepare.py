@@ -338,22 +338,44 @@ def test_nothing_is_decoded_twice(tmp_path: Path) -> None:
     assert again()[0] == []
     (root / "text" / "b_004.txt").write_text("mended")
     (root / "text" / "a_006.txt").write_text("Sample 6")  # as long as it was
-    (root / "text" / "a_009.txt").unlink()
     assert again()[0] == ["a_006", "b_004"]
     store = load_store(COLLECTION, {}, cache=cache)
-    assert (len(store), store.manifest["failed"]) == (11, {})
+    assert (len(store), store.manifest["failed"]) == (12, {})
     assert bytes(store.arrays["text"][store.ids.index("a_006")][0].tolist()) == b"Sample 6"
     # A broken store is made anew, and so is any when that is asked for.
-    (path / "number.npy").unlink()  # `store` has it open
-    (path / "number.npy").touch()
-    assert len(again()[0]) == 11
-    assert len(again(force=True)[0]) == 11
+    numbers = (path / "number.npy").read_bytes()
+    flipped = numbers[:-1] + b"?"
+    for name, content in (("number.npy", b""), ("number.npy", flipped), ("manifest.json", b"{}")):
+        (path / name).unlink()  # `store` has it open
+        (path / name).write_bytes(content)
+        assert len(again()[0]) == 12
+        assert load_store(COLLECTION, {}, cache=cache).digest == store.digest
+    assert len(again(force=True)[0]) == 12
     # Other parameters have a store of their own.
     other = prepare(COLLECTION, root, {"scale": 2.0}, cache=cache, workers=1)
     assert other != path
     doubled = load_store(COLLECTION, {"scale": 2.0}, cache=cache)
     np.testing.assert_array_equal(doubled.arrays["number"], 2 * store.arrays["number"][:])
     assert doubled.parameters == {"scale": 2.0, "sizes": [3], "mode": "one"}
+
+
+@pytest.mark.slow
+def test_a_store_is_not_replaced_by_a_part_of_it(tmp_path: Path) -> None:
+    root, cache = letters.write(tmp_path / "root", 12), tmp_path / "cache"
+    part = letters.write(tmp_path / "part", 9, a_003="")
+    path = prepare(COLLECTION, root, {}, cache=cache, workers=1)
+    before = told(path)
+    # Before anything is decoded, if samples are not there, and after it, if they do not decode.
+    watch = Watch()
+    with pytest.raises(ValueError, match=r"3 of the 12 [^$]*\n  a_009: not there[^$]* --force$"):
+        prepare(COLLECTION, part, {}, cache=cache, workers=1, watch=watch)
+    assert (watch.decoded, told(path)) == ([], before)
+    (root / "text" / "a_003.txt").write_text("")
+    with pytest.raises(ValueError, match=r"1 of the 12 [^$]*\n  a_003: text/a_003\.txt is empty"):
+        prepare(COLLECTION, root, {}, cache=cache, workers=1)
+    assert told(path) == before
+    assert prepare(COLLECTION, part, {}, cache=cache, workers=1, force=True) == path
+    assert len(load_store(COLLECTION, {}, cache=cache)) == 8
 
 
 @pytest.mark.slow
@@ -375,6 +397,15 @@ def test_a_look_writes_nothing_and_finds_what_preparing_finds(tmp_path: Path) ->
     assert inspect(COLLECTION, root, {}, cache=cache, watch=watch) == found
     assert watch.decoded == []
     assert json.loads(json.dumps(found.as_json()))["layout"] == COLLECTION.layout
+    # A store that was damaged is told of, and tells nothing.
+    path = folder_of(COLLECTION, {}, cache=cache)
+    content = (path / "number.npy").read_bytes()
+    (path / "number.npy").write_bytes(content[:-1] + b"?")
+    damaged = inspect(COLLECTION, root, {}, cache=cache, workers=2, watch=watch)
+    assert "number.npy has changed since it was written" in str(damaged.damage)
+    assert len(watch.decoded) == 12
+    assert replace(damaged, damage=None) == found
+    assert not replace(damaged, missing={}, unreadable={}).complete
 
 
 @pytest.mark.slow

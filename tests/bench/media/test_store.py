@@ -115,6 +115,49 @@ def test_damage_is_told_with_what_mends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "broken",
+    [
+        {"files": None},
+        {"files": {}},
+        {"files": {"samples.jsonl": 3}},
+        {"arrays": {"whole": {}}},
+        {"arrays": {"whole": {"dtype": "what", "shape": None}}},
+        {"labels": 3},
+        {"samples": 6},
+        {"digest": None},
+        {"failed": 3},
+        {"lists": []},
+        *({name: ...} for name in ("name", "parameters", "labels", "samples", "arrays", "files")),
+    ],
+    ids=repr,
+)
+def test_a_manifest_that_is_broken_says_what_mends_it(tmp_path: Path, broken: Any) -> None:
+    path = made(tmp_path / "store").path
+    manifest = {**json.loads((path / "manifest.json").read_text()), **broken}
+    left = {name: value for name, value in manifest.items() if value is not ...}
+    (path / "manifest.json").write_text(json.dumps(left))
+    with pytest.raises(ValueError, match=r"is broken \(.*\); remove .*vcmm data prepare"):
+        open_store(path)
+
+
+def test_lines_that_are_broken_say_what_mends_it(tmp_path: Path) -> None:
+    path = made(tmp_path / "store").path
+    content = (path / "samples.jsonl").read_bytes()
+    for broken in (content.replace(b'"id"', b'"ie"'), content.replace(b"{", b"?")):
+        (path / "samples.jsonl").write_bytes(broken)
+        with pytest.raises(ValueError, match=r"is broken \(.*vcmm data prepare"):
+            open_store(path)
+
+
+def test_a_manifest_is_verified_too(tmp_path: Path) -> None:
+    path = made(tmp_path / "store").path
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "labels": ["y", "x"]}))
+    with pytest.raises(ValueError, match=r"manifest\.json is not as it was written"):
+        verify(open_store(path))
+
+
+@pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"a": [*WHOLE[:4], WHOLE[4].astype(np.float64)]}, "number 4 float64"),

@@ -27,6 +27,9 @@ def show_inspection(found: Inspection, root: Path, options: Mapping[str, Value])
     show_reasons("cannot be decoded", found.unreadable)
     show_reasons("lacking", found.missing)
     show_remarks(found.remarks)
+    if found.damage is not None:
+        head("\nThe store that was prepared is damaged")
+        say(f" {found.damage}")
     if found.missing:
         head("\nWhat is expected, and how to obtain it\n")
         say(found.layout)

@@ -17,6 +17,7 @@ from .prepare import (
     known_entries,
     nobody,
     settled,
+    sound,
     stored_entries,
     surveyed,
 )
@@ -37,11 +38,12 @@ class Inspection:
     remarks: tuple[str, ...]
     decoded: bool  # whether the files were decoded; otherwise they are only there
     layout: str  # what is expected, and how to obtain it
+    damage: str | None  # of the store that was prepared of it, if it is damaged
 
     @property
     def complete(self) -> bool:
         """Whether nothing lacks and nothing is broken, as far as was looked."""
-        return not self.missing and not self.unreadable
+        return not self.missing and not self.unreadable and self.damage is None
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
@@ -64,7 +66,8 @@ def inspect(
         collection: which data set it should be.
         root: the folder.
         parameters: of decoding; those that are left out have their defaults.
-        decode: try every file. What a store of the same bytes holds is not tried again.
+        decode: try every file. What a store of the same bytes holds is not tried again, once all of
+            the store was read and is as it was written.
         cache: where a store would be, see `cache_folder`.
         workers: processes at a time; all cores if left out.
         watch: is told of the progress.
@@ -72,10 +75,11 @@ def inspect(
     given = settled(collection, parameters)
     found = surveyed(collection, root, given)
     unreadable: dict[str, str] = {}
+    damage: str | None = None
     if decode:
         tell = watch or nobody
-        held = stored_entries(folder_of(collection, given, cache=cache))
-        known = known_entries(found.items, root, held, tell)
+        store, damage = sound(folder_of(collection, given, cache=cache))
+        known = known_entries(found.items, root, stored_entries(store), tell)
         unreadable = {one.id: one.error for one in known.values() if one.error is not None}
         left = [item for item in found.items if item.id not in known]
         done, job = len(known), Job(collection, root.absolute(), given, None)
@@ -98,4 +102,5 @@ def inspect(
         found.remarks,
         decode,
         collection.layout.strip(),
+        damage,
     )

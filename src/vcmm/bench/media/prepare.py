@@ -6,8 +6,9 @@
 
 Items are decoded by several processes. Whatever dies, and whenever, the same call goes on where it
 was, because a part or a store is there whole or not at all. What was decoded before, in parts or
-in an earlier store, is used again if the bytes of its files are the same. A file that cannot be
-decoded is listed in the manifest with the reason, and its sample is left out.
+in an earlier store, is used again if the bytes of its files are the same; a damaged store is made
+anew. A file that cannot be decoded is listed in the manifest with the reason, and its sample is
+left out. No store is replaced by one that lacks some of its samples, unless that is forced.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .collection import Collection, Found, Item, Parameters
 from .crew import Job, decoded
 from .parts import Entry, Read, entries, entry
 from .splits import counted, split_hash
-from .store import Store, open_store, rows, write_store
+from .store import Store, open_store, rows, verify, write_store
 
 Stage = Literal["comparing", "decoding", "writing"]
 
@@ -75,7 +76,8 @@ def prepare(
         cache: where the store goes, see `cache_folder`.
         workers: processes at a time; all cores if left out.
         watch: is told of the progress.
-        force: decode everything anew, and also what could not be decoded.
+        force: decode everything anew, also what could not be decoded, and replace a store that has
+            other samples.
     """
     tell = watch or nobody
     given = settled(collection, parameters)
@@ -84,18 +86,26 @@ def prepare(
     with _mine(final) as work:
         if (work / "old").exists() and not final.exists():  # it was killed in `_publish`
             os.replace(work / "old", final)
+        if not force:
+            _nothing_lost(final, root, [item.id for item in found.items], found.missing)
         parts = work / "parts"
         if force:
             shutil.rmtree(parts, ignore_errors=True)
         parts.mkdir(exist_ok=True)
         for draft in parts.glob("*.tmp"):
             draft.unlink()
-        held = () if force else chain(stored_entries(final), entries(parts))
+        if final.exists():
+            tell(Progress("comparing", 0, len(found.items)))
+        present = None if force else sound(final)[0]
+        held = () if force else chain(stored_entries(present), entries(parts))
         known = known_entries(found.items, root, held, tell)
         job = Job(collection, root.absolute(), given, parts)
         _decode(job, [item for item in found.items if item.id not in known], workers, known, tell)
         contents = _contents(collection, given, found, known)
-        if force or not _is(final, contents):
+        if not force:
+            kept = [sample["id"] for sample in contents.samples]
+            _nothing_lost(final, root, kept, {**found.missing, **contents.known["failed"]})
+        if present is None or not _is(present, contents):
             _write(work / "store", contents, tell)
             _publish(work, final)
         shutil.rmtree(work)
@@ -201,11 +211,37 @@ def known_entries(
     return known
 
 
-def stored_entries(final: Path) -> Iterator[Entry]:
-    """What an earlier store holds, if it is in order."""
+def sound(final: Path) -> tuple[Store | None, str | None]:
+    """The store that is there if all its bytes are as they were written, or what is not."""
     try:
         store = open_store(final)
-    except (OSError, ValueError):
+        verify(store)
+    except FileNotFoundError:
+        return None, None
+    except (OSError, ValueError) as error:
+        return None, str(error)
+    return store, None
+
+
+def _nothing_lost(final: Path, root: Path, ids: Sequence[str], reasons: Mapping[str, str]) -> None:
+    """An error if the store that is there has samples that would not be in the new one."""
+    try:
+        store = open_store(final)
+    except (OSError, ValueError):  # there is none that could be read
+        return
+    lost = sorted({*store.ids} - {*ids})
+    if lost:
+        named = "".join(f"\n  {name}: {reasons.get(name, 'not there')}" for name in lost[:5])
+        raise ValueError(
+            f"{len(lost)} of the {len(store)} samples in {final} are not in '{root}', or do not "
+            f"decode any more:{named}\nNothing was replaced. Give the folder that has them, or do "
+            f"without them: vcmm data prepare {store.manifest['name']} --root DIR --force"
+        )
+
+
+def stored_entries(store: Store | None) -> Iterator[Entry]:
+    """What an earlier store holds, if there is one."""
+    if store is None:
         return
     at = {name: row for row, name in enumerate(store.ids)}
     for row in store.sources():
@@ -286,16 +322,12 @@ def _contents(
     )
 
 
-def _is(final: Path, contents: Contents) -> bool:
+def _is(store: Store, contents: Contents) -> bool:
     """Whether the store that is there is this one."""
-    try:
-        store = open_store(final)
-    except (OSError, ValueError):
-        return False
     return (
         store.labels == contents.labels
         and {name: store.manifest.get(name) for name in contents.known} == contents.known
-        and list(rows(final / "samples.jsonl")) == contents.samples
+        and list(rows(store.path / "samples.jsonl")) == contents.samples
         and list(store.sources()) == contents.sources
     )
 

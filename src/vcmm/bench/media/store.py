@@ -32,6 +32,24 @@ from ..types import Array
 FORMAT = 1
 MODALITY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 Json = Mapping[str, Any]
+KINDS: dict[str, type] = {  # of the entries of a manifest
+    "name": str,
+    "parameters": dict,
+    "labels": list,
+    "samples": int,
+    "arrays": dict,
+    "files": dict,
+    "digest": str,
+}
+PREPARED: dict[str, type] = {  # and of those that `prepare` adds
+    "version": int,
+    "lists": dict,
+    "split_hash": str,
+    "failed": dict,
+    "missing": dict,
+    "remarks": list,
+}
+WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Ragged(Sequence[Array]):
@@ -91,14 +109,29 @@ class Store:
 
 
 def open_store(path: Path) -> Store:
-    """The store in a folder."""
+    """The store in a folder; ValueError, with what mends it, if it is broken.
+
+    Its files are compared with the manifest by size; `verify` reads them.
+    """
     manifest = _manifest(path)
     for name, file in manifest["files"].items():
         size = (path / name).stat().st_size if (path / name).is_file() else None
         if size != file["bytes"]:
             what = "is missing" if size is None else f"has {size} bytes, not {file['bytes']}"
             raise ValueError(f"{path / name} {what}; {_mend(path, manifest)}")
+    try:
+        return _read(path, manifest)
+    except WRONG as error:
+        raise ValueError(f"{path} is broken ({error}); {_mend(path, manifest)}") from error
+
+
+def _read(path: Path, manifest: dict[str, Any]) -> Store:
     samples = list(rows(path / "samples.jsonl"))
+    arrays = {name: _opened(path, name, one) for name, one in manifest["arrays"].items()}
+    counts = {"samples.jsonl": len(samples), **{name: len(one) for name, one in arrays.items()}}
+    for name, count in counts.items():
+        if count != manifest["samples"]:
+            raise ValueError(f"{name} has {count} samples, not {manifest['samples']}")
     return Store(
         path,
         tuple(one["id"] for one in samples),
@@ -107,7 +140,7 @@ def open_store(path: Path) -> Store:
         tuple(one["group"] for one in samples),
         tuple(tuple(one["lists"]) for one in samples),
         tuple(one["more"] for one in samples),
-        {name: _opened(path, name, one) for name, one in manifest["arrays"].items()},
+        arrays,
         manifest,
     )
 
@@ -123,6 +156,10 @@ def verify(store: Store) -> None:
         if found != file["sha256"]:
             mend = _mend(store.path, store.manifest)
             raise ValueError(f"{store.path / name} has changed since it was written; {mend}")
+    manifest = store.manifest
+    if _digest(manifest["labels"], manifest["arrays"], manifest["files"]) != store.digest:
+        mend = _mend(store.path, manifest)
+        raise ValueError(f"{store.path / 'manifest.json'} is not as it was written; {mend}")
 
 
 def write_store(
@@ -159,8 +196,6 @@ def write_store(
     for modality in sorted(arrays):
         forms[modality], written = _write_arrays(folder, modality, arrays[modality], watch)
         files |= written
-    contents = {file: files[file]["sha256"] for file in sorted(files) if file != "sources.jsonl"}
-    whole = json.dumps([list(labels), forms, contents], sort_keys=True).encode()
     manifest = {
         "format": FORMAT,
         "name": name,
@@ -169,7 +204,7 @@ def write_store(
         "samples": len(samples),
         "arrays": forms,
         "files": files,
-        "digest": hashlib.sha256(whole).hexdigest(),
+        "digest": _digest(labels, forms, files),
         **(known or {}),
     }
     write_json(folder / "manifest.json", manifest)  # the last: without it there is no store
@@ -184,6 +219,12 @@ def rows(path: Path) -> Iterator[Json]:
             yield json.loads(line)
 
 
+def _digest(labels: Sequence[str], forms: Json, files: Mapping[str, Json]) -> str:
+    contents = {file: files[file]["sha256"] for file in sorted(files) if file != "sources.jsonl"}
+    whole = json.dumps([list(labels), forms, contents], sort_keys=True).encode()
+    return hashlib.sha256(whole).hexdigest()
+
+
 def _manifest(path: Path) -> dict[str, Any]:
     place = path / "manifest.json"
     if not place.is_file():
@@ -191,14 +232,36 @@ def _manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(place.read_bytes())
         found = manifest["format"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (*WRONG, OSError) as error:
         raise ValueError(f"{place} is broken ({error}); remove {path} and prepare again") from error
     if found != FORMAT:
         raise ValueError(
             f"{place} has format {found!r}, and this version of vcmm reads {FORMAT}; "
             f"{_mend(path, manifest)}"
         )
+    try:
+        _look(manifest)
+    except WRONG as error:
+        raise ValueError(f"{place} is broken ({error}); {_mend(path, manifest)}") from error
     return manifest
+
+
+def _look(manifest: Json) -> None:
+    """An error for a manifest that is none."""
+    for name, kind in {**KINDS, **PREPARED}.items():
+        lacks = name not in manifest and name in KINDS
+        if lacks or not isinstance(manifest.get(name, kind()), kind):
+            raise ValueError(f"{name!r} {'is missing' if lacks else f'is no {kind.__name__}'}")
+    needed = {"samples.jsonl", "sources.jsonl"}
+    for modality, form in manifest["arrays"].items():
+        endings = ("npy",) if form["shape"] is not None else ("bin", "table.npy")
+        needed |= {f"{modality}.{ending}" for ending in endings}
+        np.dtype(form["dtype"])
+    if needed != manifest["files"].keys():
+        raise ValueError(f"its files are not {', '.join(sorted(needed))}")
+    for file in manifest["files"].values():
+        if not isinstance(file["bytes"], int) or not isinstance(file["sha256"], str):
+            raise ValueError("its files lack sizes or sums")
 
 
 def _mend(path: Path, manifest: Json) -> str:
