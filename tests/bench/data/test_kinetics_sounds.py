@@ -288,6 +288,7 @@ def test_links_are_not_followed_out_of_the_root(root: Path, tmp_path: Path) -> N
     assert "leads out" in of.missing[f"train_wav/{VIDEO}.wav"]
     assert "leads out" in of.missing["test_wav"]
     assert of.missing[VIDEO] == "it has no sound"
+    assert "1 folders are not looked into: loop (a link)" in of.remarks
 
 
 def test_a_clip_without_sound_or_frames_does_not_decode(clips: Path, tmp_path: Path) -> None:

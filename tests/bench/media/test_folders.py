@@ -82,3 +82,14 @@ def test_why_a_file_cannot_be_opened(tmp_path: Path) -> None:
 def test_folders_that_go_too_deep_are_left(tmp_path: Path) -> None:
     (tmp_path / "/".join("abcdefghijk")).mkdir(parents=True)
     assert len(list(tree(tmp_path, depth=3))) == 4
+
+
+def test_folders_that_are_not_looked_into_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / ".hidden/inner").mkdir(parents=True)
+    (tmp_path / ".file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    passed: dict[str, str] = {}
+    assert [folder for folder, _ in tree(tmp_path, depth=1, passed=passed)] == ["", "a"]
+    assert passed == {"a/b": "too deep", ".hidden": "hidden", "link": "a link"}
+    assert names(tmp_path) == ["a", "link"]

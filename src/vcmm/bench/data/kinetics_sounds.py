@@ -82,6 +82,7 @@ and anywhere below ROOT, for every CLIP of the lists,
 AMSS and BSS have train_img/Image-01-FPS, train_wav, test_img/Image-01-FPS, test_wav.
 A CLIP is VIDEO_000010_000020, VIDEO_10, or VIDEO if it is the only one of its video,
 where VIDEO is the 11 letters of YouTube; files may be named in another of these ways.
+Folders that are links, hidden or below 8 others are not looked into.
 
 Lists: data/KineticSound of https://github.com/GeWu-Lab/OGM-GE_CVPR2022
 Media: clips of Kinetics-400, https://github.com/cvdfoundation/kinetics-dataset
@@ -192,6 +193,9 @@ def find(root: Path, parameters: Parameters) -> Found:
         *told(split, lists, labels),
         *few(items, visual is index.frames),
     ]
+    if index.passed:
+        passed = [f"{folder} ({why})" for folder, why in sorted(index.passed.items())]
+        remarks.append(f"{len(passed)} folders are not looked into: {some(passed)}")
     if several:
         remarks.append(
             f"{several} clips lie in several places; a folder named after their list is taken, "

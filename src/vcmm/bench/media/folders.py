@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .paths import inside
 
+DEPTH = 8  # folders within folders; no layout has more than 4
 PICTURES = (".jpg", ".jpeg", ".png")
 
 
@@ -21,6 +22,10 @@ class Entry:
     path: str  # below the root, parts joined by "/"
     folder: bool
     wrong: str = ""  # why it may not be opened
+
+    @property
+    def hidden(self) -> bool:
+        return self.name.startswith(".")
 
     @property
     def stem(self) -> str:
@@ -37,14 +42,16 @@ def entries(root: Path, folder: str = "") -> list[Entry]:
     Hidden files are passed over: systems make them. A name that is no text cannot be listed, so it
     is an entry that may not be opened.
     """
+    return [one for one in _scanned(root, folder) if not one.hidden]
+
+
+def _scanned(root: Path, folder: str) -> list[Entry]:
     where = inside(root, folder) if folder else root
     if not where.is_dir():
         return []
     found: list[Entry] = []
     with os.scandir(where) as entered:
         for one in entered:
-            if one.name.startswith("."):
-                continue
             name = one.name.encode("utf-8", "replace").decode()
             path = f"{folder}/{name}" if folder else name
             wrong = "" if name == one.name else f"{path!r} has a name that is not UTF-8"
@@ -81,13 +88,26 @@ def pictures(root: Path, folder: str) -> list[Entry]:
     return [one for one in entries(root, folder) if not one.folder and one.ending in PICTURES]
 
 
-def tree(root: Path, folder: str = "", depth: int = 8) -> Iterator[tuple[str, list[Entry]]]:
-    """Every folder from here on, and what is in it. A link to a folder is not followed."""
-    here = entries(root, folder)
-    yield folder, here
+def tree(
+    root: Path, folder: str = "", depth: int = DEPTH, passed: dict[str, str] | None = None
+) -> Iterator[tuple[str, list[Entry]]]:
+    """Every folder from here on, and what is in it.
+
+    A link to a folder is not followed, as it may lead in circles; nor is a hidden folder looked
+    into, or one below `depth` others. Those are noted in `passed`, with the reason.
+    """
+    here = _scanned(root, folder)
+    yield folder, [one for one in here if not one.hidden]
     for one in here:
-        if one.folder and depth and not (root / one.path).is_symlink():
-            yield from tree(root, one.path, depth - 1)
+        if not one.folder:
+            continue
+        why = "hidden" if one.hidden else "" if depth else "too deep"
+        if (root / one.path).is_symlink():
+            why = "a link"
+        if not why:
+            yield from tree(root, one.path, depth - 1, passed)
+        elif passed is not None:
+            passed[one.path] = why
 
 
 def natural(name: str) -> tuple[list[str | int], str]:

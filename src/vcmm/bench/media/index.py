@@ -47,12 +47,13 @@ class Index:
     frames: Named = field(default_factory=Named)  # folders
     inner: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # what is in one
     wrong: dict[str, str] = field(default_factory=dict[str, str])  # what may not be opened
+    passed: dict[str, str] = field(default_factory=dict[str, str])  # folders not looked into
 
 
 def indexed(root: Path) -> Index:
     """Read the whole folder once."""
     index = Index()
-    for folder, here in tree(root):
+    for folder, here in tree(root, passed=index.passed):
         inner: list[str] = []
         for one in here:
             if one.wrong:
