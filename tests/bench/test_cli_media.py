@@ -118,6 +118,35 @@ def test_a_quick_look_decodes_nothing(vcmm: Vcmm, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["check", "prepare"])
+def test_a_library_that_lacks_is_said(vcmm: Vcmm, tmp_path: Path, command: str) -> None:
+    root = letters.write(tmp_path / "root", 2, a_000="lacks av")
+    said = vcmm("data", command, "letters", "--root", root, "--workers", "1")
+    assert said.code == 2
+    assert "No module named 'av'" in said.err
+    assert 'pip install "vcmm[media]"' in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.slow
+def test_a_part_of_a_store_does_not_replace_it(vcmm: Vcmm, tmp_path: Path) -> None:
+    root = letters.write(tmp_path / "root", 4)
+    assert vcmm("data", "prepare", "letters", "--root", root, "--workers", "1").code == 0
+    (root / "text" / "a_003.txt").unlink()
+    said = vcmm("data", "prepare", "letters", "--root", root, "--workers", "1")
+    assert said.code == 2
+    assert "1 of the 4 samples" in said.err
+    assert "vcmm data prepare letters --root DIR --force" in said.err
+    # Damage is told, and that is no success.
+    path = folder_of(letters.COLLECTION, {})
+    (path / "number.npy").write_bytes((path / "number.npy").read_bytes()[:-1] + b"?")
+    said = vcmm("data", "check", "letters", "--root", root, "--workers", "1")
+    assert said.code == 2
+    assert "The store that was prepared is damaged" in said.out
+    assert "number.npy has changed since it was written" in said.flat
+
+
+@pytest.mark.slow
 def test_prepared_once_and_told_what_was_left_out(vcmm: Vcmm, tmp_path: Path) -> None:
     root = letters.write(tmp_path / "root", 12, b_004="", a_003="raise hell")
     command = ["letters", "--root", str(root), "--workers", "1", "--scale", "2"]
