@@ -71,3 +71,9 @@ def test_a_part_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     part.add(Entry({"id": "one"}, None), ARRAYS)
     part.drop()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_of_before_can_be_left_out(tmp_path: Path) -> None:
+    kept(tmp_path, files(tmp_path))
+    assert list(entries(tmp_path, besides={tmp_path / "p.part"})) == []
+    assert len(list(entries(tmp_path, besides={tmp_path / "q.part"}))) == 2
