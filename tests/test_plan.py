@@ -19,6 +19,7 @@ MODALITIES = ("audio", "video")
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda groups: torch.optim.Adam(groups, lr=1e-2, fused=True),
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.1),
+    "adamw without decay": lambda groups: torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.0),
     "nadam": lambda groups: torch.optim.NAdam(groups, lr=1e-2),
     "sgd": lambda groups: torch.optim.SGD(groups, lr=1e-2, momentum=0.9, weight_decay=1e-3),
 }
@@ -74,6 +75,18 @@ def other_base(loop: Loop) -> None:
             group["betas"] = (0.85, group["betas"][1])
         else:
             group["momentum"] = 0.85
+
+
+def other_decay(loop: Loop) -> None:
+    """Also where there was none, so that nothing was to be written for it."""
+    for group in loop.optimizer.param_groups:
+        group["weight_decay"] = 0.05 + group["weight_decay"] / 2
+
+
+def other_setting(loop: Loop) -> None:
+    policy = loop.controller.policy
+    if isinstance(policy, Fixed):
+        policy.betas["audio"] = 0.7
 
 
 def lost_gradient(loop: Loop) -> None:
@@ -156,6 +169,8 @@ EVENTS = (
     nothing,
     other_rate,
     other_base,
+    other_decay,
+    other_setting,
     lost_gradient,
     lost_modality,
     cleared_state,

@@ -267,7 +267,12 @@ class MomentumController:
         self._guard.forget_gradient()
         groups = tagged(self.optimizer)
         plan, self._plan = self._plan, None
-        if plan is not None and self._follow(plan, groups):
+        if plan is not None and self._stands(plan, groups):
+            answer = self.policy.update(plan.probes, plan.base)
+            if answer == plan.betas:
+                self._follow(plan)
+            else:  # it said another thing ahead
+                self._write(answer, groups, plan.base, on_device=False)
             return
         base = base_momenta(self._writer.binding, groups)
         if self._asked and not self._pool:  # a step that raised and is tried again, or a subclass's
@@ -282,11 +287,18 @@ class MomentumController:
         probes = self._measure(on_device)
         if probes is None:
             return
-        answer = self.policy.update(probes, base)
-        self._betas = checked(type(self.policy).__name__, answer, base, on_device)
-        self._write(groups, base)
+        self._write(self.policy.update(probes, base), groups, base, on_device=on_device)
 
-    def _write(self, groups: list[Group], base: Mapping[str, Number]) -> None:
+    def _write(
+        self,
+        answer: Mapping[str, Number],
+        groups: list[Group],
+        base: Mapping[str, Number],
+        *,
+        on_device: bool,
+    ) -> None:
+        """Do what the policy says."""
+        self._betas = checked(type(self.policy).__name__, answer, base, on_device)
         self._asked = self._shown = True
         self._show_betas(groups, base)
         self._step.write(self._betas, base, exact=self.exact)
@@ -303,27 +315,23 @@ class MomentumController:
             return None
         betas = checked(type(self.policy).__name__, answer, base, on_device)
         parts = parts_of(groups, self._writer, self._ages, betas, base, exact=self.exact)
-        return None if parts is None else Plan(probes, base, answer, betas, parts)
+        return None if parts is None else Plan(probes, base, betas, parts)
 
-    def _follow(self, plan: Plan, groups: list[Group]) -> bool:
-        """Take the step as it was planned, unless something has come between."""
-        if (
-            getattr(self.optimizer, "found_inf", None) is not None  # a fused kernel may skip it
-            or not self._step.holds(plan.parts, groups)
-            or not self._pool.take(plan.probes)
-        ):
-            return False
-        answer = self.policy.update(plan.probes, plan.base)
-        if answer is not plan.answer:
-            self._betas = checked(type(self.policy).__name__, answer, plan.base, on_device=False)
-            self._write(groups, plan.base)
-            return True
+    def _stands(self, plan: Plan, groups: list[Group]) -> bool:
+        """Whether nothing has come between; then what was observed counts as measured."""
+        return (
+            getattr(self.optimizer, "found_inf", None) is None  # a fused kernel may skip the step
+            and self._step.holds(plan.parts, groups)
+            and self._pool.take(plan.probes)
+        )
+
+    def _follow(self, plan: Plan) -> None:
+        """Do what the policy said ahead."""
         self._betas = plan.betas
         self._asked = self._shown = True
         for part in plan.parts:
             part.group[_BETA] = part.beta
         self._step.follow(plan.parts)
-        return True
 
     def _settle(self) -> None:
         """Undo what a step that raised has left behind."""

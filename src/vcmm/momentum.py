@@ -297,18 +297,8 @@ class Written:
             self._entries.append((key, group[key], value, version))
             group[key] = value
 
-    def moved_to(self, group: Group) -> Written:
-        """The same for another group that holds the same, in which nothing is written yet."""
-        self.group = group
-        return self
-
-    def fits(self) -> bool:
-        """Whether the group holds what it held before."""
-        group = self.group
-        return all(group[key] is before for key, before, _, _ in self._entries)
-
     def redo(self) -> None:
-        """Write it."""
+        """Write it again, into a group that holds what it held before."""
         group = self.group
         for key, _, after, _ in self._entries:
             group[key] = after

@@ -27,8 +27,7 @@ class Part(NamedTuple):
     """What a step is going to do with one group, and what that was worked out from."""
 
     group: Group
-    modality: str
-    momentum: object  # the group's entry
+    held: Group  # all that the group held then
     cohort: Cohort  # all parameters of the group
     before: Age
     after: Age
@@ -36,14 +35,25 @@ class Part(NamedTuple):
     beta: Number
     written: Written | None  # nothing is, as long as every momentum was the group's own
 
+    def stands(self, group: Group) -> bool:
+        """Whether this is the group, and nothing that counts has changed."""
+        held, cohort, parameters = self.held, self.cohort, group["params"]
+        return (
+            group is self.group
+            and group.keys() == held.keys()
+            and all(map(is_, group.values(), held.values()))
+            and cohort.age is self.before
+            and cohort.consists_of(parameters)
+            and not any(map(is_, map(_gradient, parameters), repeat(None)))
+        )
+
 
 class Plan(NamedTuple):
     """A whole step."""
 
     probes: Mapping[str, Probe]
     base: Mapping[str, Number]
-    answer: Mapping[str, Number]  # the object that the policy is going to give
-    betas: dict[str, Number]
+    betas: dict[str, Number]  # what the policy is going to answer
     parts: list[Part]
 
 
@@ -66,39 +76,17 @@ def parts_of(
         modality, cohort = group["modality"], ages.together(group["params"])
         if cohort is None or any(isinstance(value, Tensor) for value in _numbers(group)):
             return None
-        own = base[modality]
+        held, own = {**group}, base[modality]
         beta = betas.get(modality, own)
         before = cohort.age
         after = advanced(binding, before, beta, own)
         written = None
         if after.moved:
-            counted = binding.counted(group)
-            scale = correction(binding, after, beta, counted) if exact else 1.0
-            written = writer.write(
-                {**group}, cohort.members, "", beta=beta, base=own, scale=scale
-            ).moved_to(group)
-        momentum = group[binding.momentum]
-        parts.append(Part(group, modality, momentum, cohort, before, after, own, beta, written))
+            scale = correction(binding, after, beta, binding.counted(group)) if exact else 1.0
+            written = writer.write(group, cohort.members, "", beta=beta, base=own, scale=scale)
+            written.undo()  # until the step is taken
+        parts.append(Part(group, held, cohort, before, after, own, beta, written))
     return parts
-
-
-def holds(parts: list[Part], groups: list[Group], entry: str) -> bool:
-    """Whether these groups are as they were; `entry` is the one that holds the momentum."""
-    if len(parts) != len(groups):
-        return False
-    for part, group in zip(parts, groups, strict=True):
-        cohort, parameters = part.cohort, group["params"]
-        if (
-            group is not part.group
-            or group["modality"] != part.modality
-            or group[entry] is not part.momentum
-            or cohort.age is not part.before
-            or not cohort.consists_of(parameters)
-            or any(map(is_, map(_gradient, parameters), repeat(None)))
-            or not (part.written is None or part.written.fits())
-        ):
-            return False
-    return True
 
 
 def _numbers(group: Group) -> list[object]:

@@ -58,7 +58,7 @@ class Policy(Protocol):
     def anticipate(
         self, probes: Mapping[str, Probe], base: Mapping[str, Number]
     ) -> Mapping[str, Number] | None:
-        """What `update` is going to answer, the very object, if nothing comes between.
+        """What `update` is going to answer if nothing comes between.
 
         It is called, if at all, when a batch is observed, so that less is left for the step, and
         changes nothing that shows. None, if it cannot be said ahead.

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .ages import NEWBORN, Age, Ages
 from .guard import Trace, tagged, trace_of
 from .momentum import Group, Writer, Written, advanced, correction
-from .plan import Part, holds
+from .plan import Part
 from .probe import Number
 
 
@@ -84,7 +84,7 @@ class Step:
         """Do what was planned, and what still `holds`."""
         self._abandoned = []
         state = self.optimizer.state
-        for _, _, _, cohort, before, after, own, _, written in parts:
+        for _, _, cohort, before, after, own, _, written in parts:
             members = cohort.members
             trace = trace_of(state.get(members[0]))
             self._ageing.append(Ageing(members, before, after, own, trace))
@@ -94,8 +94,11 @@ class Step:
 
     def holds(self, parts: list[Part], groups: list[Group]) -> bool:
         """Whether nothing that a plan was made from has changed."""
-        momentum = self._writer.binding.momentum
-        return holds(parts, groups, momentum) and self.ages.stands(self.optimizer.state)
+        return (
+            len(parts) == len(groups)
+            and all(map(Part.stands, parts, groups))
+            and self.ages.stands(self.optimizer.state)
+        )
 
     def _older(self, group: Group, beta: Number, own: Number, stands: bool) -> list[Ageing]:
         """The cohorts of a group, each with the age that this step brings it to."""
